@@ -50,7 +50,7 @@ FILES: dict[str, tuple[str, *tuple[tuple[str, ...], ...]]] = {
         ),
     ),
     "observer.yaml": (
-        "The observer of nodes that kube-proxy serves; it writes no rule.",
+        "The observer of nodes that kube-proxy serves; it changes no rule.",
         ("--set=controllers.enabled=false", "--set=observer.enabled=true"),
     ),
     "dns.yaml": (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Nodes, Resource
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 
@@ -35,8 +35,19 @@ async def populate(data_dir: Path, objects: Iterable[Wanted]) -> None:
 
 
 async def _write(client: InProcessClient, batch: list[Wanted]) -> None:
+    """A Node with an empty list of taints has none: admission adds one, which a controller of a
+    real cluster removes.
+    """
     await asyncio.gather(
         *(client.create(what, where, encode(new)) for what, where, new, _ in batch)
+    )
+    untainted = encode({"spec": {"taints": None}})
+    await asyncio.gather(
+        *(
+            client.patch(what, where, new["metadata"]["name"], untainted, patch_type="merge")
+            for what, where, new, _ in batch
+            if what is Nodes and new.get("spec", {}).get("taints") == []
+        )
     )
     await asyncio.gather(
         *(

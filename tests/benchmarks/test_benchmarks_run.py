@@ -19,7 +19,7 @@ from benchmarks.tools.process import child_environment
 from tests.template_process import FRESH
 
 COLUMNS = {"name", "size", "value", "unit", "peer", "peer_value", "ratio", "budget", "met"}
-NEEDS_KERNEL = {"first_packet", "node_proxy", "ready_to_packet", "xds_calls"}
+NEEDS_KERNEL = {"demand", "first_packet", "node_proxy", "ready_to_packet", "xds_calls"}
 #: they move to a network of their own, in which the template of processes is not
 OWN_NETWORK = {"xds_calls"}
 #: they wait for a server that is away, and compute little

@@ -12,7 +12,8 @@ ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),
     *("garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller"),
     "resourcequota-controller",
-    *("serviceaccount-controller", "service-claims-controller", "traffic-distribution-controller"),
+    *("serviceaccount-controller", "service-claims-controller", "measured-zones-controller"),
+    "traffic-distribution-controller",
     *("pod-drained-controller", "external-endpoints-controller"),
 )
 

@@ -69,11 +69,16 @@ VALUES = {
     "observer": (
         "--set=controllers.enabled=false",
         "--set=observer.enabled=true",
+        "--set=observer.demand=true",
         "--set=observer.podAnnotations.a=b",
         "--set=metrics.serviceMonitor.enabled=true",
         f"--api-versions={POLICY_KIND}",
     ),
     "adopted": ("--set=controllers.adoptedOnly=true",),
+    "adopted and measured": (
+        "--set=controllers.adoptedOnly=true",
+        "--set=controllers.run={measured-zones-controller}",
+    ),
     "names": (
         "--set=controllers.enabled=false",
         "--set=dns.enabled=true",

@@ -1,5 +1,6 @@
 """Readers with few rights: ``sliceplane-reader`` of the chart is what the reading commands request.
-A command that lacks one of its rights names it, answers the rest, and finds nothing new.
+A command that lacks one of its rights names it, answers the rest, and finds nothing new. So does
+one whose user may ``view`` one namespace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from tests.e2e.running import ROOT, Plane, ask, kubectl, running_plane
 from tests.waiting import until
 
+from sliceplane.cli import cluster
 from sliceplane.cli.main import main
 
 SERVICE: Final = """
@@ -51,6 +53,43 @@ COMMANDS: Final = {
     "endpoints audit": ("endpoints", "audit", "--second-look", "0s"),
     "what-if": ("what-if", "web", "--set", "replicas=7"),
     "dns query": ("dns", "query", "web", "--why"),
+}
+#: the commands of whom may view one namespace, and what each answers there; "": nothing, since it is
+#: about objects of the cluster
+OF_VIEWERS: Final = {
+    "check": "checked  no Service",
+    "check -n": "checked  2 Services",
+    "status": "Services not looked at",
+    "status -n": "nothing wrong in 2 Services in what was looked at",
+    "lint": "of what was looked at",
+    "lint -n": "in 2 Services, of what was looked at",
+    "explain service": "2 of 2 endpoints ready in 1 slice",
+    "explain pod": "selected by web (ready)",
+    "explain node": "unknown node node-1",
+    "explain zone": "unknown zone zone-a",
+    "drift": "",
+    "guard status": "",
+    "guard status -n": "no removal is suspended",
+    "trace": "",
+    "trace xds": "leads to one of 2 endpoints",
+    "timeline": "Pod POD: Started",
+    "recorder save": "",
+    "endpoints audit": "",
+    "endpoints audit -n": "controller off for namespace default: yes",
+    "what-if": "",
+    "dns query": "NOERROR: the Service default/web",
+    "agent list": "",
+    "drain --dry-run": "default/web 80/TCP IPv4 2 1",
+    "adopt --dry-run": "default/web would be adopted",
+}
+#: ... which need no right beyond those of view
+WITHOUT_MORE: Final = {"guard status -n", "timeline", "endpoints audit -n", "adopt --dry-run"}
+#: ... that say what they lack in a note
+UNNAMED: Final = {"trace xds"}
+MORE_COMMANDS: Final = {
+    "agent list": ("agent", "list"),
+    "drain --dry-run": ("drain", "pod", "POD", "--dry-run"),
+    "adopt --dry-run": ("adopt", "service", "web", "--dry-run"),
 }
 ROLE: Final = yaml.safe_load((ROOT / "deploy" / "manifests" / "reader.yaml").read_text())
 #: a command that lacks these answers from other objects, as completely: managedFields name writers,
@@ -93,6 +132,11 @@ class Reader:
         self._pod = ""
         self._kubeconfig = folder / "reader.kubeconfig"
 
+    @property
+    def pod(self) -> str:
+        """The name of a Pod of the Service."""
+        return self._pod
+
     def start(self) -> None:
         plane = self._plane
         kubectl(plane, "apply", "-f", "-", document=SERVICE)
@@ -115,11 +159,23 @@ class Reader:
         role = {**ROLE, "metadata": {"name": "reader"}, "rules": rules}
         kubectl(self._plane, "apply", "-f", "-", document=role)
 
+    def view_namespace(self) -> None:
+        """Takes all rights but those of ClusterRole ``view`` in the namespace."""
+        self.grant([])
+        kubectl(
+            self._plane,
+            *("create", "rolebinding", "viewer", "--clusterrole=view"),
+            "--serviceaccount=default:reader",
+        )
+
+    def leave_namespace(self) -> None:
+        kubectl(self._plane, "delete", "rolebinding", "viewer")
+
     def run(self, name: str, *flags: str) -> Answer:
         file = self._folder / "saved.recording"
         file.unlink(missing_ok=True)
         words = {"POD": self._pod, "FILE": str(file)}
-        arguments = [words.get(word, word) for word in COMMANDS[name]]
+        arguments = [words.get(word, word) for word in (COMMANDS | MORE_COMMANDS)[name]]
         done = CliRunner().invoke(main, [*arguments, *flags, "--kubeconfig", str(self._kubeconfig)])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Answer(done.exit_code, done.output)
@@ -178,6 +234,14 @@ def _without(resource: str) -> list[dict[str, Any]]:
 
 
 RESOURCES: Final = [name for rule in ROLE["rules"] for name in _resources(rule)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _haste() -> Iterator[None]:
+    """Commands as fast as they can: their rate is another test's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "READING_QPS", 1e6)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +327,45 @@ def test_with_view_alone_nothing_is_forbidden_without_a_remedy(
     assert answer.exit_code in (0, 1, 2), answer.text
     assert "forbidden" not in answer.text or "to grant it: kubectl" in answer.text, answer.text
     assert answer.codes <= whole[name].codes, answer.text
+
+
+@pytest.fixture(scope="module")
+def viewer(reader: Reader) -> Iterator[Reader]:
+    """A reader with ClusterRole ``view`` in the namespace of the Service, and no other right."""
+    reader.view_namespace()
+    yield reader
+    reader.leave_namespace()
+
+
+@pytest.mark.parametrize("name", OF_VIEWERS)
+def test_with_view_of_one_namespace_the_rest_is_named_with_its_remedy(
+    viewer: Reader, name: str
+) -> None:
+    command = name.removesuffix(" -n")
+    flags = ("-n", "default") if name.endswith(" -n") else ()
+    answer = viewer.run(command, *flags)
+    assert answer.exit_code in (0, 1, 2), answer.text
+    text = " ".join(answer.text.split())
+    expected = OF_VIEWERS[name].replace("POD", viewer.pod)
+    assert " ".join(expected.split()) in text, answer.text
+    if name in WITHOUT_MORE:
+        assert not re.search(r"forbidden|no right|you need|may not", text), answer.text
+    elif name in UNNAMED:
+        assert "Nodes may not be listed" in text, answer.text
+    else:
+        assert re.search(r"kubectl create clusterrole sliceplane-reader-\S+ --verb=", text), text
+    if "cannot list" in text or "cannot get" in text:
+        assert not expected, "a refusal alone answers nothing"
+    if not expected:
+        assert answer.exit_code != 0, answer.text
+
+
+def test_a_command_of_all_namespaces_names_the_option_for_one(viewer: Reader) -> None:
+    for name in ("check", "status", "lint", "guard status", "endpoints audit"):
+        assert f"'sliceplane {name} -n NAMESPACE'" in viewer.run(name).text
+
+
+def test_what_a_viewer_may_not_read_is_not_well(viewer: Reader) -> None:
+    for name in ("check", "status"):
+        answer = viewer.run(name, "-n", "default", "-o", "json")
+        assert (answer.exit_code, json.loads(answer.text)["state"]) == (2, "unknown")

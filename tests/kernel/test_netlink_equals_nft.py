@@ -14,10 +14,13 @@ import pytest
 from tests.kernel.netns import Host, Net, run
 from tests.kernel.test_fake_parity import STRICTER, objects, some_targets
 from tests.nft.refusals import REF, REFUSED, SETUP
+from tests.node.test_service_demand import asking
 
 from sliceplane.consume.model import ServiceKey
+from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.node.context import Detector, NodeContext
+from sliceplane.node.demand import ServiceDemand
 from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
 from sliceplane.node.io.kernel.nft_netlink import Channel, Messages
 from sliceplane.node.nft.build import RuleChain, ServiceObjects
@@ -175,6 +178,20 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
     )  # elements of dynamic sets run out as we look
     pair.write(deletion(state.table))
     pair.compare()
+
+
+def test_sets_with_counters(pair: Pair) -> None:
+    """The table of demand, whole, changed, and removed."""
+    services = [asking("a", 1, (0, 1, 2)), asking("a", 2, (1, 2)), None]
+    demand = ServiceDemand(FAMILIES)
+    for old, new in zip([None, *services], services, strict=False):
+        demand.on_service(old, new)
+        for family in FAMILIES:
+            transaction = demand.take_transaction(family)
+            assert transaction is not None
+            pair.write(transaction)
+            demand.on_written(family)
+        pair.compare()
 
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])

@@ -67,14 +67,14 @@ async def _kube_proxy(
     host, own = place.nodes[number], folder / NODES[number]
     port = urlsplit(place.client.server).port
     assert port is not None
-    config = _write_configuration(own, str(place.plane.kubeconfig), mode, NODES[number])
+    config = write_configuration(own, str(place.plane.kubeconfig), mode, NODES[number])
     command = (*host.place.command(), program, "--config", str(config))
     async with forward_port(host.netns, port):
         with kubernetes.started(own / "kube-proxy.log", *command):
             yield
 
 
-def _write_configuration(folder: Path, kubeconfig: str, mode: str, node: str) -> Path:
+def write_configuration(folder: Path, kubeconfig: str, mode: str, node: str) -> Path:
     folder.mkdir()
     config = Path(configuration(folder, kubeconfig))
     document = yaml.safe_load(config.read_text())

@@ -19,7 +19,18 @@ import yaml
 from tests.peers.programs import envoy
 from tests.ports import free_port
 from tests.waiting import eventually
-from tests.xds.conftest import Served, Shop, client, endpoint, live, served, shop, xds_server
+from tests.xds.conftest import (
+    Served,
+    Shop,
+    client,
+    endpoint,
+    host_address,
+    live,
+    served,
+    shop,
+    xds_server,
+)
+from tests.xds.test_load_reports import ANNOTATIONS, add_node, counts, start_of_uid
 
 from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services
@@ -145,6 +156,54 @@ async def test_drift_tells_what_an_envoy_without_a_server_lacks_and_keeps(
             for row in drift.rows
             if row.state == "differs"
         ] == [(cluster, places(3), places(1))]
+
+
+async def test_an_envoy_reports_its_requests_for_measured_zones(
+    tmp_path: Path, client: HttpClient, shop: Shop
+) -> None:
+    zone, port = f"zone-{shop.namespace}", free_port()
+    await add_node(client, f"node-{shop.namespace}", zone)
+    annotations = {**ANNOTATIONS, "sliceplane.dev/xds-listener": str(port)}
+    await shop.service(
+        annotations=annotations, ports=[{"name": "http", "port": 80, "appProtocol": "http"}]
+    )
+    async with (
+        backend(host_address()) as answering,
+        xds_server(client, report_name=shop.namespace) as served,
+    ):
+        await shop.slice("web-1", answering, endpoint(host_address(), "one"))
+        wish = served.wish(
+            node_id="edge",
+            admin_port=free_port(),
+            zone=zone,
+            load_reports=True,
+            metadata={"listeners": "port"},
+        )
+        async with running(tmp_path, wish):
+
+            def ask() -> bool:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+                    return answer.status == 200
+
+            await eventually(lambda: asyncio.to_thread(ask), ignoring=(OSError,))
+            for _ in range(30):
+                await asyncio.to_thread(ask)
+            key = f"{zone}/{await start_of_uid(client, shop)}"
+            await eventually(
+                lambda: counts(client, shop.namespace), lambda found: found.get(key, 0) >= 30
+            )
+
+
+@asynccontextmanager
+async def backend(host: str) -> AsyncIterator[int]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, host, 0) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
 async def test_an_envoy_that_was_stopped_is_behind_and_others_are_not(

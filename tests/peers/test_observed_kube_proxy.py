@@ -19,9 +19,18 @@ import yaml
 from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, spawn, stop
 from tests.figures import tell
 from tests.kernel.netns import Host, Net
+from tests.kernel.test_demand_packets import tables
 from tests.peers import kubernetes
+from tests.peers.observed_node import SERVICE_IP
 from tests.peers.test_kube_proxy import configuration, kubectl, objects
 from tests.waiting import until
+
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.consume.demand import (
+    ANNOTATION_DEMAND,
+    MEASURED,
+    read_demand,
+)
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.timeout(1200)]
 
@@ -42,6 +51,13 @@ server = Server(("0.0.0.0", 8080), Handler)
 print("ready", flush=True)
 server.serve_forever()
 """
+#: opens connections one after the other, and prints what each answers
+CALLS = """
+import sys, urllib.request
+for _ in range(int(sys.argv[2])):
+    print(urllib.request.urlopen(f"http://{sys.argv[1]}/", timeout=60).read().decode())
+"""
+CALLS_COUNT = 60
 
 
 class ObservedNode:
@@ -65,9 +81,9 @@ class ObservedNode:
             yield process
 
     @contextmanager
-    def observer(self) -> Iterator[None]:
+    def observer(self, *more: str) -> Iterator[None]:
         command = (sys.executable, "-m", "sliceplane", "observe", "--node", "node-1")
-        flags = ("--kubeconfig", self.plane.kubeconfig)
+        flags = ("--kubeconfig", self.plane.kubeconfig, *more)
         with kubernetes.started(self.log, *self.prefix, *command, *flags):
             until(lambda: "ready node=node-1" in self.log.read_text())
             leases = ("get", "lease", "-n", "kube-node-lease", "-o", "name")
@@ -132,6 +148,25 @@ def test_no_revision_is_reported_before_packets_follow_it(
         f"after the last stale connection {statistics.median(behind):.2f} s (max {max(behind):.2f})"
     )
     assert not early, early
+
+
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
+def test_demand_is_counted_beside_it(kube_proxy: str, tmp_path: Path, mode: str) -> None:
+    """Each connection once, and its rules lead to the endpoints as before."""
+    asks = {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: MEASURED}}}
+    patch = ("patch", "service", "-n", "demo", "web", "-p", json.dumps(asks))
+    with observed(tmp_path, kube_proxy) as (node, backends), node.kube_proxy(mode):
+        with node.observer("--demand"):
+            kubectl(node.node, node.plane, *patch)
+            until(lambda: tables(node.node), lambda found: "ip" in found)
+            answers = set(node.node.python(CALLS, SERVICE_IP, str(CALLS_COUNT)).stdout.split())
+            assert answers == {backend.ip4 for backend in backends}
+            found = until(
+                lambda: read_demand(node.lease().get(ANNOTATION_DEMAND, "")).counts,
+                lambda counts: any(counts.values()),
+            )
+            assert list(found.values()) == [CALLS_COUNT]
+        assert tables(node.node) == []
 
 
 def test_a_frozen_kube_proxy_is_named_and_nothing_is_reported(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
 from sliceplane.node.io.kernel.nft_netlink import (
@@ -19,7 +21,15 @@ from sliceplane.node.io.kernel.nft_netlink import (
 )
 from sliceplane.node.nft.layout import writer_chain
 from sliceplane.node.nft.netlink.batch import MessageBatch
-from sliceplane.node.nft.netlink.messages import KernelAnswer
+from sliceplane.node.nft.netlink.clients import parse_part
+from sliceplane.node.nft.netlink.messages import (
+    KernelAnswer,
+    attribute,
+    long_number,
+    message,
+    nest,
+    text,
+)
 from sliceplane.node.nft.objects import (
     AddRule,
     Command,
@@ -204,3 +214,23 @@ def test_a_namespace_that_is_not_there() -> None:
     for function in (namespace_of, netfilter_socket):
         with pytest.raises(FileNotFoundError):
             function("sliceplane-no-such-namespace")
+
+
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=60)))
+def test_whatever_the_kernel_answers_is_parsed(data: bytes, bodies: list[bytes]) -> None:
+    """Headers of elements before any bytes: no error, and counts are numbers."""
+    table = TableRef("ip", "sliceplane-demand")
+    answers = b"".join(message(10 << 8 | 12, 0, 1, 2, nest(3, nest(1, body))) for body in bodies)
+    for part in (parse_part(data, table), parse_part(answers + data, table)):
+        assert all(count >= 0 for _, count in part.counts)
+
+
+def test_counters_are_parsed_and_a_missing_set_is_known() -> None:
+    """Bytes as the kernel has them: an element's key, and an expression with bytes and packets."""
+    table = TableRef("ip", "sliceplane-demand")
+    key = nest(1, attribute(1, b"12chars-long"))
+    counter = nest(7, text(1, "counter"), nest(2, long_number(1, 500), long_number(2, 2**40)))
+    answer = message(10 << 8 | 12, 2, 1, 2, nest(3, nest(1, key, counter)))
+    assert parse_part(answer, table).counts == ((b"12chars-long", 2**40),)
+    refused = parse_part(message(2, 0, 1, 2, b""), table)
+    assert (refused.done, refused.refused) == (True, True)

@@ -19,6 +19,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices import oracle
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES
 from sliceplane.slices.heuristics.queries import (
     PROBLEM_MAX,
     problem_of_heuristic,
@@ -37,6 +38,7 @@ from sliceplane.slices.heuristics.types import (
     ServiceView,
     ZoneView,
 )
+from sliceplane.slices.hinting.plugin_hints import STEP_S
 
 TWO = {"n0": "a", "n1": "b"}
 BALANCED = "sliceplane.dev/Balanced"
@@ -419,3 +421,108 @@ def test_a_local_heuristic_is_asked_once_for_each_place() -> None:
     plane.cluster.put(make_node("n2", "c"))
     assert plane.writes() == 0
     assert len(heuristic.asked) == 4, "zones changed: once more for each place"
+
+
+# -- annotations that change
+
+
+MEASURED = "sliceplane.dev/Measured"
+
+
+class Steps(Plane):
+    """A Service with measured shares, and how many hints moved when."""
+
+    def __init__(self, each: int = 15) -> None:
+        super().__init__(MEASURED, annotations={ANNOTATION_SHARES: "a=32/64,b=32/64"})
+        self.pods(*["n0"] * each, *["n1"] * each)
+        self.settle()
+
+    def share(self, text: str) -> None:
+        annotations = {ANNOTATION_SHARES: text}
+        self.cluster.put(make_service(**self.over | {"annotations": annotations}))
+
+    def move(self) -> int:
+        """Performs what is due now. Returns the number of endpoints with other hints."""
+        before = self.hints()
+        self.cluster.deliver(self.controller, self.now)
+        while jobs := self.controller.take_work(self.now, 10).jobs:
+            for job in jobs:
+                self.controller.on_done(self.cluster.run(job), self.now)
+            self.cluster.deliver(self.controller, self.now)
+        self.controller.check()
+        return sum(before[pod] != hints for pod, hints in self.hints().items())
+
+
+def test_measured_shares_move_a_tenth_at_a_time() -> None:
+    plane = Steps()
+    plane.share("a=58/64,b=6/64")
+    moved = []
+    for _ in range(6):
+        moved.append(plane.move())
+        plane.now += STEP_S - 0.1
+        assert plane.move() == 0, "before its time"
+        plane.now += 0.1
+    assert moved == [3, 3, 2, 0, 0, 0], "b lends 8: a needs ceil(58 / 64 * 30 / 1.2)"
+    assert Counter(plane.hints().values()) == {"a": 23, "b": 7}
+    plane.check()
+
+
+def test_the_steps_come_by_themselves_and_a_flip_does_not_hasten_them() -> None:
+    plane = Steps()
+    plane.share("a=58/64,b=6/64")
+    assert plane.move() == 3
+    plane.cluster.put(make_pod("p-0", node="n0", ready=False))
+    assert plane.move() <= 1
+    start = plane.now
+    plane.settle()
+    assert start + STEP_S <= plane.now <= start + 4 * STEP_S
+    plane.check()
+
+
+def test_a_zone_that_comes_ends_the_steps() -> None:
+    plane = Steps()
+    plane.share("a=50/64,b=6/64,c=8/64")
+    assert plane.move() == 3
+    plane.cluster.put(make_node("n2", "c"))
+    assert plane.move() > 3
+    plane.check()
+
+
+def test_one_endpoint_moves_at_least() -> None:
+    plane = Steps(each=2)
+    plane.share("a=58/64,b=6/64")
+    assert plane.move() == 1
+    plane.now += STEP_S
+    assert plane.move() == 1
+    plane.check()
+
+
+def test_an_annotation_builds_no_endpoint_anew() -> None:
+    plane = Plane(BALANCED, annotations={ANNOTATION_MAX_OVERLOAD: "100%"}, max_endpoints=2)
+    plane.pods(*["n0"] * 8, *["n1"] * 2)
+    plane.settle()
+    members = plane.controller._engine._services["shop/web"].members
+    before = plane.hints()
+    over = plane.over | {"annotations": {ANNOTATION_MAX_OVERLOAD: "25%"}}
+    plane.cluster.put(make_service(**over))
+    assert plane.writes() == 1, "one endpoint of one slice"
+    assert sum(before[pod] != hints for pod, hints in plane.hints().items()) == 1
+    plane.cluster.put(make_service(**over | {"annotations": {**over["annotations"], "x": "y"}}))
+    assert plane.writes() == 0
+    assert plane.controller._engine._services["shop/web"].members is members
+    plane.check()
+
+
+def test_a_local_heuristic_sees_the_annotation_that_changed() -> None:
+    class Told(Local):
+        def hints(self, service: ServiceView, *_: object) -> Hints:
+            return Hints((service.annotations.get("test.dev/zone", "a"),))
+
+    plane = Plane(Told.name, Told(None))
+    plane.pods("n0", "n1")
+    plane.settle()
+    assert plane.hints() == {"p-0": "a", "p-1": "a"}
+    plane.cluster.put(make_service(**plane.over | {"annotations": {"test.dev/zone": "b"}}))
+    plane.settle()
+    assert plane.hints() == {"p-0": "b", "p-1": "b"}
+    plane.check()

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
 BURST_DEFAULT: Final = 100
+#: ... of a command that only reads: together at most 20 requests in any second
+READING_QPS: Final = 15.0
+READING_BURST: Final = 5
 #: between two answers of a command with ``--watch``
 WATCH_PERIOD_S: Final = 2.0
 
@@ -38,6 +41,8 @@ SENTENCE_CHARACTERS_MAX: Final = 4096
 #: where ``--request-timeout`` is kept, and whether the command works on what an API server sent
 _TIMEOUT: Final = "sliceplane.request_timeout"
 _FOREIGN: Final = "sliceplane.foreign"
+#: the command is about all namespaces, and could be about one
+_IS_WIDE: Final = "sliceplane.is_wide"
 #: what code that expects valid objects raises for invalid ones
 _CONFUSED: Final = (
     ArithmeticError,
@@ -71,6 +76,8 @@ class TargetCluster(NamedTuple):
     namespace: str = ""
     #: the command sends one query, with a bound in time and bytes (``watch.io.bounds``)
     is_bounded: bool = True
+    #: it only reads: at a lower rate, and a request that the server had no time for is retried
+    only_reads: bool = True
 
     def connect(self) -> Connection:
         return connect(self.kubeconfig, self.context)
@@ -91,12 +98,19 @@ class TargetCluster(NamedTuple):
         meta[_FOREIGN] = True
 
         async def with_client(connection: Connection) -> _T:
+            from sliceplane.kit.delays import TokenBucket
             from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
             from sliceplane.watch.io.http.client import HttpClient
+            from sliceplane.watch.io.http.replies import NO_RETRIES, Retries
 
             timeout_s = meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)
             bounds = question(timeout_s) if self.is_bounded else nullcontext()
-            async with HttpClient(connection) as client, bounds:
+            qps, burst = (
+                (READING_QPS, READING_BURST) if self.only_reads else (QPS_DEFAULT, BURST_DEFAULT)
+            )
+            limit = TokenBucket(rate_per_s=qps, burst=burst)
+            retries = Retries() if self.only_reads else NO_RETRIES
+            async with HttpClient(connection, limit=limit, retries=retries) as client, bounds:
                 return await work(client, self.namespace or connection.namespace)
 
         return attempt(
@@ -195,6 +209,7 @@ def cluster_command(
             namespace: str = "",
             **flags: Any,
         ) -> None:
+            click.get_current_context().meta[_IS_WIDE] = scope == "all" and not namespace
             is_question = is_bounded and not flags.get("watch")
             cluster = TargetCluster(kubeconfig, context, namespace, is_question)
             function(*arguments, cluster=cluster, **flags)
@@ -314,6 +329,8 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
     try:
         return work()
     except expected as error:
+        if isinstance(error, StatusError) and error.code == 403:
+            note_unread()
         fail(_sentence(error), exit_code)
     except KeyboardInterrupt:
         fail("interrupted", exit_code)  # not click's exit code, which may be an answer here
@@ -392,6 +409,17 @@ def _grant(error: StatusError) -> str:
     verb, resource, group, path = refused.groups()
     name = path or (f"{resource}.{group}" if group else resource)
     return f"; to grant it: {grant_command(verb, (name,))}"
+
+
+def note_unread() -> None:
+    """Prints a remark beside an answer that lacks the Services, if another option reads some."""
+    ctx = click.get_current_context()
+    if ctx.meta.get(_IS_WIDE):
+        command = " ".join(ctx.command_path.split(" ")[1:])
+        note(
+            "Note: something could not be read; rights in one namespace are enough for the "
+            f"Services there: 'sliceplane {command} -n NAMESPACE'"
+        )
 
 
 def limited_client(

@@ -2,9 +2,13 @@
 
 A node counts the connections that its clients and containers open to each Service that asks for
 measured zones, and writes the totals into the Lease that it renews anyway (``consume.progress``):
-annotation ``sliceplane.dev/demand``, ``UID8:COUNT,UID8:COUNT``. UID8 are the first eight characters
-of the Service's UID; COUNT has grown since the counter was made. A count below the last one means
-that the counter was made anew: its connections are counted from zero, never subtracted.
+annotation ``sliceplane.dev/demand``, such as ``3f9a12c0:431,77be0d4e:12``: the first eight
+characters of the Service's UID, and its connections since the counter was made. A count below the
+last one means that the counter was made anew: its connections are counted from zero, never
+subtracted.
+
+An xDS server reports the requests of its clients in the same form, with the zone of the clients:
+``zone-a/3f9a12c0:431``. The connections of a node are from the node's zone.
 
 Reports are written by nodes, so whatever they contain is possible. A reader takes what is valid,
 counts what is not, and reads no more than ``DEMAND_LENGTH_MAX`` characters.
@@ -16,11 +20,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
+from sliceplane.api.service_rules import requested_distribution
+from sliceplane.kit.names import check_label_value
 
 #: on a Lease: connections by Service; on a Service: the source of its demand
 ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
 MEASURED: Final = "sliceplane.dev/Measured"
-ANNOTATION_TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
+#: values of the Service's annotation: connections that nodes count, requests of xDS clients
+CONNECTIONS: Final = "connections"
+REQUESTS: Final = "requests"
 #: Services of one report, those with most connections
 DEMAND_SERVICES_MAX: Final = 200
 #: characters of one report
@@ -31,7 +39,9 @@ COUNT_MAX: Final = 2**53
 
 
 class Demand(NamedTuple):
-    """A decoded report: connections by ``UID8``, and the number of entries that are invalid."""
+    """A decoded report: totals by the start of the UID, with the zone before it if the report names
+    one (``zone-a/3f9a12c0``), and the number of entries that are invalid.
+    """
 
     counts: dict[str, int]
     invalid: int
@@ -39,13 +49,12 @@ class Demand(NamedTuple):
 
 def is_measured(service: Service) -> bool:
     """Returns True if *service* asks for measured zones, by annotation or field."""
-    mode = (service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, "")
-    overrides = mode in ("Auto", "auto") or "/" in mode
-    return (mode if overrides else service.spec.traffic_distribution) == MEASURED
+    annotations = service.metadata.annotations or {}
+    return requested_distribution(annotations, service.spec.traffic_distribution) == MEASURED
 
 
 def write_demand(counts: Mapping[str, int]) -> str:
-    """Returns the annotation for *counts* by ``UID8``: the largest, at most
+    """Returns the annotation for *counts* by the start of the UID: the largest, at most
     ``DEMAND_SERVICES_MAX``.
     """
     largest = sorted(counts, key=lambda uid: (-counts[uid], uid))[:DEMAND_SERVICES_MAX]
@@ -65,19 +74,22 @@ def read_demand(text: str) -> Demand:
     counts: dict[str, int] = {}
     invalid = 0
     for entry in text.split(",") if text else ():
-        uid, _, digits = entry.partition(":")
+        key, _, digits = entry.partition(":")
+        zone, slash, uid = key.rpartition("/")
         valid = (
-            len(uid) == UID_LENGTH
+            bool(zone) == bool(slash)
+            and not check_label_value(zone)
+            and len(uid) == UID_LENGTH
             and uid.isascii()
             and uid.isalnum()
             and digits.isascii()
             and digits.isdecimal()
             and len(digits) <= len(str(COUNT_MAX))
             and int(digits) <= COUNT_MAX
-            and uid not in counts
+            and key not in counts
         )
         if valid:
-            counts[uid] = int(digits)
+            counts[key] = int(digits)
         else:
             invalid += 1
     return Demand(counts, invalid)

@@ -1,11 +1,12 @@
 """How far a node has applied its inputs, and when it reports that.
 
 A proxy reports in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two
-annotations; the rest of the Lease shows that the proxy is alive. ``endpointslices-revision`` is the
-lowest applied revision of all selections of EndpointSlices. ``progress`` is a JSON object
-(``ProgressReport``): for each resource and selection (``consume.selections``) the applied revision
-and the digest of the cache at that revision (``watch.digest``), problems with the kernel's rules as
-sentences, and since when the caches receive no events, if they do not.
+annotations, and a third one if it counts connections (``consume.demand``); the rest of the Lease
+shows that the proxy is alive. ``endpointslices-revision`` is the lowest applied revision of all
+selections of EndpointSlices. ``progress`` is a JSON object (``ProgressReport``): for each resource
+and selection (``consume.selections``) the applied revision and the digest of the cache at that
+revision (``watch.digest``), problems with the kernel's rules as sentences, and since when the caches
+receive no events, if they do not.
 
 **Sound.**  A revision counts when the informer has delivered *everything* up to it
 (``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read
@@ -38,6 +39,7 @@ from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
+from sliceplane.consume.demand import ANNOTATION_DEMAND, write_demand
 from sliceplane.consume.flow_counts import FlowCounts
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_micro_time
@@ -217,6 +219,9 @@ class Progress:
         self._behind: Mapping[str, ClientLag] = {}
         self._unacknowledged: Mapping[str, str] = {}
         self._observed_rules = ""
+        #: the annotation of demand; ``None`` in ``_reported_demand``: never written
+        self._demand = ""
+        self._reported_demand: str | None = None
         self._requests: list[_Request] = []
         #: set once it is known that connections can be counted
         self.flows: FlowCounts | None = None
@@ -326,6 +331,10 @@ class Progress:
         self._behind = behind
         self._unacknowledged = unacknowledged
 
+    def on_connections(self, counts: Mapping[str, int]) -> None:
+        """Notes the connections to Services with measured zones, by UID8."""
+        self._demand = write_demand(counts)
+
     @property
     def applied(self) -> dict[Scope, AppliedRevision]:
         """Returns the revisions that the rules of every address family have. Former selections are
@@ -351,6 +360,7 @@ class Progress:
             return 0.0
         last_report = self._last_report
         same = last_report is not None and _content(last_report) == _content(self.report())
+        same = same and self._demand == (self._reported_demand or "")
         return self._periodic_report_at + (self._idle_period_s if same else self.changed_period_s)
 
     @property
@@ -404,6 +414,9 @@ class Progress:
                 ANNOTATION_PROGRESS: encode(report).decode(),
             },
         }
+        if self._demand or self._reported_demand is not None:
+            self._reported_demand = self._demand
+            metadata["annotations"][ANNOTATION_DEMAND] = self._demand
         if self._owner is not None:
             metadata["ownerReferences"] = [self._owner]
         spec = {

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Object, OwnerReference, revision_of
-from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.scheme import EndpointSlices, Leases
 from sliceplane.consume.node_caches import NodeCaches, Verdict
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
@@ -34,14 +34,21 @@ from sliceplane.consume.progress import (
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
+    LEASE_NAMESPACE,
     LEASE_PREFIX,
+    XDS,
     ProgressReport,
     read_report,
 )
 from sliceplane.consume.selections import ALL, SHARED
 from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.base import Selection
 
+#: the Leases of xDS servers
+XDS_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={XDS}")
+#: the Leases of node proxies; every controller that reads them shares this watch
+PROXY_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
 #: minimum seconds between two rebuilds of the sorted lists of revisions, for thousands of nodes and
 #: as many Services
 REFRESH_S: Final = 1.0

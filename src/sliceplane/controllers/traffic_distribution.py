@@ -22,6 +22,7 @@ event, which an Event of the Node reports, too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sliceplane.api.codec import decode
@@ -30,21 +31,16 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
-from sliceplane.consume.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.api.service_rules import annotation_heuristic, requests_annotation_hints
 from sliceplane.consume.selections import list_selections_of_slice
-from sliceplane.controllers.node_progress import Differing, NodeProgress
+from sliceplane.controllers.node_progress import PROXY_LEASES, Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
 from sliceplane.slices.heuristics.queries import Find
-from sliceplane.slices.shape import (
-    annotation_heuristic,
-    is_headless,
-    requests_annotation_hints,
-    traffic_distribution,
-)
+from sliceplane.slices.shape import is_headless, traffic_distribution
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
@@ -109,11 +105,7 @@ class TrafficDistributionController(KeyedController):
                 watches=(
                     Selection(Services),
                     Selection(EndpointSlices),
-                    Selection(
-                        Leases,
-                        namespace=LEASE_NAMESPACE,
-                        label_selector=f"{LABEL_COMPONENT}={COMPONENT}",
-                    ),
+                    PROXY_LEASES,
                 ),
             )
         )
@@ -154,12 +146,12 @@ class TrafficDistributionController(KeyedController):
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         key = service.metadata.key
         cached = self._services.get(key)
-        if gone or not (service.spec.traffic_distribution or _ours(service)):
+        if gone or not (service.spec.traffic_distribution or conditions_of(service)):
             if cached is not None:
                 del self._services[key]
                 self._goals.pop(key, None)
                 self._counted.pop(key, None)
-        elif cached is None or not _is_outdated(service, cached):
+        elif cached is None or not is_outdated(service, cached):
             self._services[key] = service
             self.enqueue_after(key, DELAY_S, now)
 
@@ -227,15 +219,7 @@ class TrafficDistributionController(KeyedController):
         service = self._services.get(key)
         if service is None or service.metadata.is_deleting:
             return ()
-        changes = _changes(service, self._verdicts(key, service, now), now)
-        if not changes:
-            return ()
-        status = {"status": {"conditions": changes}}
-        return (
-            object_patch(
-                Services, service.metadata, status, "status", "strategic", tolerate=("NotFound",)
-            ),
-        )
+        return condition_writes(service, self._verdicts(key, service, now), now)
 
     def finished(self, done: Done, now: float) -> None:
         """Takes the answer before the cache shows it, so that nothing is written twice."""
@@ -243,9 +227,7 @@ class TrafficDistributionController(KeyedController):
             cached = self._services.get(done.job.key)
             if answer and cached is not None:
                 service = decode(answer, Service)
-                if service.metadata.uid == cached.metadata.uid and not _is_outdated(
-                    service, cached
-                ):
+                if service.metadata.uid == cached.metadata.uid and not is_outdated(service, cached):
                     self._services[done.job.key] = service
 
     def _verdicts(self, key: str, service: Service, now: float) -> tuple[DesiredCondition, ...]:
@@ -261,7 +243,7 @@ class TrafficDistributionController(KeyedController):
             return (accepted, programmed)
         if is_headless(service):  # node proxies ignore it
             return (accepted, programmed)
-        written_condition = _ours(service).get(ACCEPTED)
+        written_condition = conditions_of(service).get(ACCEPTED)
         is_new_request = written_condition is None or written_condition.message != accepted.message
         if is_new_request:
             self._goals.pop(key, None)
@@ -358,7 +340,7 @@ class TrafficDistributionController(KeyedController):
                 "every reporting node proxy has applied the EndpointSlices",
             )
         if now - goal.since < GRACE_S:
-            condition = _ours(service).get(HONORED)  # kept while nodes catch up
+            condition = conditions_of(service).get(HONORED)  # kept while nodes catch up
             if condition is not None and condition.status != "Unknown" and not is_new_request:
                 return DesiredCondition(
                     HONORED, condition.status, condition.reason, condition.message
@@ -398,11 +380,12 @@ class TrafficDistributionController(KeyedController):
         )
 
 
-def _ours(service: Service) -> dict[str, ObservedCondition]:
+def conditions_of(service: Service, types: Collection[str] = TYPES) -> dict[str, ObservedCondition]:
+    """Returns the conditions of *types*, by type."""
     return {
         condition.type: condition
         for condition in service.status.conditions or ()
-        if condition.type in TYPES
+        if condition.type in types
     }
 
 
@@ -416,7 +399,8 @@ def _key_of(observed: EndpointSlice | None) -> str:
     return f"{observed.metadata.namespace}/{owner}" if observed is not None and owner else ""
 
 
-def _is_outdated(observed: Service, cached: Service) -> bool:
+def is_outdated(observed: Service, cached: Service) -> bool:
+    """Returns True if *observed* is an earlier version of *cached*."""
     is_same = observed.metadata.uid == cached.metadata.uid
     return is_same and is_older(
         observed.metadata.resource_version, cached.metadata.resource_version
@@ -434,11 +418,31 @@ def _endpoints_of(observed: EndpointSlice) -> _Endpoints:
     return _Endpoints(len(ready), hinted, sum(not endpoint.zone for endpoint in ready))
 
 
-def _changes(service: Service, desired: tuple[DesiredCondition, ...], now: float) -> list[Document]:
+def condition_writes(
+    service: Service,
+    desired: tuple[DesiredCondition, ...],
+    now: float,
+    types: Collection[str] = TYPES,
+) -> tuple[Write, ...]:
+    """Returns the write that makes the conditions of *types* as *desired*; none if they are."""
+    changes = _changes(service, desired, now, types)
+    status = {"status": {"conditions": changes}}
+    patch = object_patch(
+        Services, service.metadata, status, "status", "strategic", tolerate=("NotFound",)
+    )
+    return (patch,) if changes else ()
+
+
+def _changes(
+    service: Service,
+    desired: tuple[DesiredCondition, ...],
+    now: float,
+    types: Collection[str] = TYPES,
+) -> list[Document]:
     """Returns the strategic patch of the list of conditions (merged by type); empty if all are as
     *desired*.
     """
-    present = _ours(service)
+    present = conditions_of(service, types)
     generation = service.metadata.generation
     changes: list[Document] = []
     for verdict in desired:

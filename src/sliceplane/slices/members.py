@@ -407,13 +407,25 @@ class SliceMembers:
         """True if no hint must change because of the current zones. Costs O(zones)."""
         return all(policy.is_converged for policy in self._policies.values())
 
+    @property
+    def hint_deadline(self) -> float | None:
+        """The time at which the next hints of a gradual change move; ``None`` for no change."""
+        dues = (policy.next_step for policy in self._policies.values() if not policy.is_converged)
+        return min((due for due in dues if due is not None), default=None)
+
+    def set_annotations(self, shape: ServiceShape) -> None:
+        """Replaces the shape after a change of annotations for the heuristic."""
+        self._shape = shape
+        for policy in self._policies.values():
+            policy.set_service(shape.view)
+
     def _reconcile_hints(self, now: float) -> None:
         for family, packer in self._packers:
             hints = self._policies[family]
             if not hints.is_converged:
                 for pod in hints.switch(packer):
                     self.refresh(pod)
-                for pod in hints.rebalance(packer):
+                for pod in hints.rebalance(packer, now):
                     self.refresh(pod)
             self._notices.extend(hints.take_notices(now))
         problems = (policy.problem for policy in self._policies.values() if policy.problem)

@@ -142,8 +142,14 @@ class ServiceState:
             self._file(name)
 
     def set_labels(self, shape: ServiceShape) -> None:
-        """Replaces the shape after a change of labels or termination only."""
+        """Replaces the shape after a change of labels, termination or annotations only."""
+        earlier = self.shape
         self.shape = shape
+        if self.members is not None and earlier is not None:
+            if earlier.annotations != shape.annotations:
+                self.members.set_annotations(shape)
+            if replace(earlier, annotations=shape.annotations) == shape:
+                return
         for packer in self._packers.values():
             packer.touch_all()
 
@@ -456,14 +462,15 @@ class ServiceState:
         return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def deadline(self) -> float | None:
-        """Returns the earliest of three times: an unobserved own write is given up, retained
-        endpoints are reviewed, slices stop waiting for their successors. Returns ``IMMEDIATELY`` if
-        the last plan postponed writes.
+        """Returns the earliest of four times: an unobserved own write is given up, retained
+        endpoints are reviewed, slices stop waiting for their successors, the next hints move.
+        Returns ``IMMEDIATELY`` if the last plan postponed writes.
         """
         if self._has_more:
             return IMMEDIATELY
         hand_over = self._hand_over.deadline if self.slices else None
-        dues = (self._own.deadline(), hand_over, self.removals.deadline)
+        hints = None if self.members is None else self.members.hint_deadline
+        dues = (self._own.deadline(), hand_over, self.removals.deadline, hints)
         return min((due for due in dues if due is not None), default=None)
 
     def finish(

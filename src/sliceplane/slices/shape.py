@@ -31,16 +31,13 @@ from sliceplane.api.gates import (
 )
 from sliceplane.api.meta import OwnerReference
 from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
+from sliceplane.api.service_rules import requested_distribution, requests_annotation_hints
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
 from sliceplane.slices.heuristics.types import ServiceView
 from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, requests_retention
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
-
-ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
-#: deprecated; takes precedence over the newer annotation
-ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
 #: the label value of every heuristic in metrics
 IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
@@ -148,8 +145,8 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def same_endpoints(self, other: ServiceShape) -> bool:
-        """Returns True if *other* differs at most in labels and termination: every endpoint and
-        port group is the same.
+        """Returns True if *other* differs at most in labels, termination and the annotations of a
+        heuristic: every endpoint, but for its hints, and every port group is the same.
         """
         return self.endpoint_inputs == other.endpoint_inputs
 
@@ -157,7 +154,7 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.external, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints, self.annotations, self.subsetting),
+            *(self.publish_not_ready, self.hints, self.subsetting),
             *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
 
@@ -298,30 +295,11 @@ def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     annotation names takes precedence.
     """
     annotations = service.metadata.annotations or {}
-    value = annotation_heuristic(annotations) or service.spec.traffic_distribution or ""
-    if requests_annotation_hints(annotations) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
+    value = requested_distribution(annotations, service.spec.traffic_distribution)
+    if not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
     if value not in _HINT_MODES:
         return value if is_domain_qualified(value) else ""
     return (
         value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
     )
-
-
-def requests_annotation_hints(annotations: Mapping[str, str]) -> bool:
-    return _topology_mode(annotations) in ("Auto", "auto")
-
-
-def annotation_heuristic(annotations: Mapping[str, str]) -> str:
-    """Returns the heuristic that the annotation names; "" for none.
-
-    KEP-2433 leaves values with a domain to implementations, and upstream's controller ignores them.
-    An API server of upstream refuses such values in ``spec.trafficDistribution``.
-    """
-    value = _topology_mode(annotations)
-    return value if is_domain_qualified(value) else ""
-
-
-def _topology_mode(annotations: Mapping[str, str]) -> str:
-    mode = annotations.get(ANNOTATION_TOPOLOGY_MODE, "")
-    return annotations.get(ANNOTATION_TOPOLOGY_AWARE_HINTS, mode)

@@ -35,6 +35,8 @@ class BootstrapOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: ``node_name``, ``namespace``, ``listeners``, ``namespaces``
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     admin_port: int = 0
+    #: Envoy reports its requests, the demand of Services with measured zones
+    load_reports: bool = False
 
 
 def _node(options: BootstrapOptions) -> Document:
@@ -98,6 +100,14 @@ def envoy_bootstrap(options: BootstrapOptions) -> Document:
         document["static_resources"]["secrets"] = [
             {"name": "token", "generic_secret": {"secret": secret}}
         ]
+    if options.load_reports:
+        document["cluster_manager"] = {
+            "load_stats_config": {
+                "api_type": "GRPC",
+                "transport_api_version": "V3",
+                "grpc_services": [{"envoy_grpc": {"cluster_name": CLUSTER}}],
+            }
+        }
     if options.admin_port:
         document["admin"] = {"address": _address("127.0.0.1", options.admin_port)}
     return document

@@ -16,7 +16,7 @@ Nothing is answered before ``on_synced``: names that were not listed yet must no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -98,6 +98,16 @@ class XdsCatalog:
         O(Services).
         """
         return sum(served.unserved for served in self.services.values())
+
+    @property
+    def measured(self) -> Mapping[str, str]:
+        """The clusters whose clients report their requests, with the start of the Service's UID."""
+        return self.shared.measured
+
+    def zone_of(self, client: XdsClient) -> str:
+        """Returns the zone of *client*; "" if no Node is in it."""
+        zone = self._location_of(client).zone
+        return zone if any(node.zone == zone for node in self._nodes.values()) else ""
 
     def too_large(self) -> dict[str, str]:
         """Returns the keys whose assignment omits endpoints because there are too many, with their

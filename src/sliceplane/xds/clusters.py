@@ -51,7 +51,9 @@ def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
         labels = struct(service_namespace=service.namespace, service_name=service.name)
         limits = message(10, message(1, wrapped(4, settings.requests_max)))
         metadata = filter_metadata(25, "com.google.csm.telemetry_labels", labels)
-        return common + integer(6, by_enum) + limits + metadata + policies
+        # Envoys are told where to report by their bootstrap.
+        load_server = message(42, message(5)) if settings.measured else b""
+        return common + integer(6, by_enum) + limits + metadata + policies + load_server
     timeout = message(4, integer(1, _CONNECT_TIMEOUT_S))
     limits = message(
         10, *(message(1, _thresholds(priority, settings.requests_max)) for priority in (0, 1))

@@ -74,7 +74,8 @@ EVERYBODY: Final = Audience()
 @dataclass(slots=True)
 class XdsShared:
     """The state that all Services of a catalog share. ``regions``: by zone; the catalog
-    changes it.
+    changes it. ``measured``: the clusters whose clients report their requests, with the start of the
+    Service's UID; Services change it.
     """
 
     next_epoch: Callable[[], str]
@@ -83,6 +84,7 @@ class XdsShared:
     with_names: bool
     registry: dict[str, XdsCollection] = field(default_factory=dict)
     regions: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, str] = field(default_factory=dict)
 
 
 class PortChanges(NamedTuple):

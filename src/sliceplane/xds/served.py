@@ -114,11 +114,19 @@ class ServedService:
         ]
         for port in changed:
             self._changed_ports[port] = None
+            self._note_measured(port)
             for key in [key for key in self._ports if key[0] == port]:
                 self._ports.pop(key).drop_pools(_no_pool)
         if changed:
             self._built.clear()
         return bool(changed) or existed != self.exists
+
+    def _note_measured(self, port: str) -> None:
+        settings = self.settings.get(port)
+        if settings is not None and settings.measured:
+            self._shared.measured[str(settings.key)] = settings.measured
+        else:
+            self._shared.measured.pop(f"{self.key}:{port}", None)
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         """Notes that the slice *key* is now *new* (``None``: removed, or another Service's)."""

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.service_rules import is_port
+from sliceplane.consume.demand import ANNOTATION_DEMAND, REQUESTS, UID_LENGTH, is_measured
 from sliceplane.consume.model import ServiceKey, canonical_of
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.xds.names import PortKey, parse_key
@@ -46,7 +47,8 @@ _PROTOCOLS: Final[dict[str, AppProtocol]] = {
 
 class PortSettings(NamedTuple):
     """``slice_port``: its name in slices. ``cluster_ips``: canonical; empty for a headless Service.
-    ``listens_at``: the port in the mode "port"; 0: none.
+    ``listens_at``: the port in the mode "port"; 0: none. ``measured``: the start of the UID of a
+    Service whose requests clients report; "" for others.
     """
 
     key: PortKey
@@ -62,6 +64,7 @@ class PortSettings(NamedTuple):
     requests_max: int
     has_listeners: bool
     listens_at: int
+    measured: str = ""
 
     @property
     def hashes(self) -> bool:
@@ -85,6 +88,8 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
     families = tuple(
         each for family in spec.ip_families or () for each in FAMILIES if each == family
     )
+    reports = is_measured(service) and annotations.get(ANNOTATION_DEMAND) == REQUESTS
+    measured = service.metadata.uid[:UID_LENGTH] if reports else ""
     settings: dict[str, PortSettings] = {}
     for port in ports:
         key = PortKey(
@@ -109,6 +114,7 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
             requests_max=_number(annotations, ANNOTATION_MAX_REQUESTS, problems) or UNLIMITED,
             has_listeners=annotations.get(ANNOTATION_LISTENER) != "none",
             listens_at=listens_at.get(port.name or str(port.port), 0),
+            measured=measured,
         )
     return settings, list(dict.fromkeys(problems))
 

@@ -252,8 +252,10 @@ def test_what_was_refused_whole_is_not_asked_for_in_parts() -> None:
     answer = world.ask(ExplainQuestion("everything"))
     assert answer.missing_rights == (
         "list pods in all namespaces",
-        "list leases.coordination.k8s.io in all namespaces",
         "list events in all namespaces",
+        "list leases.coordination.k8s.io in namespace kube-system",
+        "list leases.coordination.k8s.io in namespace kube-node-lease",
+        "list leases.coordination.k8s.io in all namespaces",
     )
     assert {finding.code for finding in answer.findings} == {"E18"}, (
         "no slice has an endpoint, whatever Pods say"

@@ -236,7 +236,7 @@ class Refusing:
 def test_a_missing_right_is_named_with_a_way_on() -> None:
     with pytest.raises(WhatIfError) as caught:
         asyncio.run(read_cluster(cast("Any", Refusing()), "default"))
-    assert "the right to list nodes in all namespaces is missing" in str(caught.value)
+    assert "the right to list nodes is missing" in str(caught.value)
     assert "--snapshot" in str(caught.value)
     assert Services.plural in str(caught.value)
 

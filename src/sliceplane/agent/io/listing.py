@@ -70,14 +70,14 @@ async def list_agents(client: Client, namespace: str, now: float) -> tuple[Liste
         agent = agent_of_lease(lease.metadata.name)
         if agent:
             leases[lease.metadata.namespace, agent] = lease
+    selection = Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}")
+    bodies = (await client.list(selection)).items
     services = {}
-    for body in (await client.list(Selection(Services, namespace))).items:
+    for body in (await client.list(Selection(Services, namespace))).items if bodies else ():
         service = decode(body, Service)
         services[service.metadata.key] = service
     rows = []
-    for body in (
-        await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))
-    ).items:
+    for body in bodies:
         stored = decode(body, EndpointSlice)
         key = f"{stored.metadata.namespace}/{(stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
         names = (port.name or "" for port in stored.ports or ())

@@ -152,13 +152,23 @@ def no_such(kind: str, key: str, existing: Iterable[str]) -> str:
 
 def grant_command(verb_text: str, resources: Iterable[str]) -> str:
     """Returns the command that creates a role with a right that a reader lacks; an administrator
-    binds it. *resources*: ``plural.group``, or paths of the server. ``sliceplane-reader`` of the
-    chart has the rights of all commands that read.
+    binds it. *verb_text*: one verb, or several with commas. *resources*: ``plural.group``, or paths
+    of the server. ``sliceplane-reader`` of the chart has the rights of all commands that read.
     """
     names = sorted(resources)
     flag = "--non-resource-url" if names[0].startswith("/") else "--resource"
-    role = f"sliceplane-reader-{'pages' if flag == '--non-resource-url' else verb_text}"
+    suffix = "pages" if flag == "--non-resource-url" else verb_text.replace(",", "-")
+    role = f"sliceplane-reader-{suffix}"
     return f"kubectl create clusterrole {role} --verb={verb_text} {flag}={','.join(names)}"
+
+
+def resources_by_verb(rights: Iterable[str]) -> dict[str, list[str]]:
+    """Groups *rights* ("VERB RESOURCE ...") for ``grant_command``; each resource once."""
+    grouped: dict[str, list[str]] = {}
+    for right in dict.fromkeys(" ".join(right.split(" ")[:2]) for right in rights):
+        verb_text, _, resource = right.partition(" ")
+        grouped.setdefault(verb_text, []).append(resource)
+    return grouped
 
 
 def explain_command(name: ObjectName) -> str:

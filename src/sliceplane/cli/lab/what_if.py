@@ -14,6 +14,8 @@ from sliceplane.cli.flags import FILE, number, option, string
 from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
+    from sliceplane.api.requests import Selection
+    from sliceplane.api.resource import Resource
     from sliceplane.lab.whatif.changes import Setting
     from sliceplane.lab.whatif.picture import Clients
     from sliceplane.lab.whatif.prediction import Prediction, Price
@@ -153,9 +155,10 @@ def command(
     price = price_of(flags)
 
     def work() -> tuple[Prediction, WhatIfOutcome | None]:
-        state, namespace = _state(cluster, flags["snapshot"])
         in_name, _, name = service.rpartition("/")
-        subject = state.service(in_name or cluster.namespace or namespace, name)
+        of_name = cluster._replace(namespace=in_name or cluster.namespace)
+        state, namespace = _state(of_name, flags["snapshot"], clients.selector)
+        subject = state.service(of_name.namespace or namespace, name)
         changes = checked(flags["changes"], state, subject)
         question = WhatIfQuestion(
             service=subject,
@@ -187,14 +190,16 @@ def command(
     raise SystemExit(BAD if bad else GOOD)
 
 
-def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str]:
+def _state(cluster: TargetCluster, path: Path | None, clients: str) -> tuple[ClusterState, str]:
     """Returns the cluster, and the namespace of names without one."""
+    from functools import partial
+
     from sliceplane.kit.io.files import opened_lines
     from sliceplane.lab.whatif.state import WhatIfError, of_snapshot
     from sliceplane.server.store.snapshot import LINE_BYTES_MAX
 
     if path is None:
-        return cluster.query(read_cluster, WhatIfError)
+        return cluster.query(partial(read_cluster, clients=clients), WhatIfError)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
@@ -204,35 +209,57 @@ def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str
         ) from error
 
 
-async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
+async def read_cluster(
+    client: HttpClient, namespace: str, clients: str = ""
+) -> tuple[ClusterState, str]:
+    """Reads what bears on the Services of *namespace*: its objects, all Nodes, and the Pods with
+    the labels *clients* of all namespaces. Of the Namespace only the name counts, which is known.
+    """
     import asyncio
     import time
 
-    from sliceplane.api.errors import StatusError
+    from sliceplane.api.codec import encode
     from sliceplane.api.requests import Selection
-    from sliceplane.api.scheme import Resource
+    from sliceplane.api.scheme import Namespaces, Pods
+    from sliceplane.lab.whatif.state import READ, of_lists
+
+    selections = [
+        Selection(resource, namespace if resource.namespaced else "")
+        for resource in READ
+        if resource is not Namespaces
+    ]
+    if clients:
+        selections.append(Selection(Pods, label_selector=clients))
+    listed = await asyncio.gather(*(_listed(client, selection) for selection in selections))
+    named = encode({"metadata": {"name": namespace, "uid": namespace}})
+    bodies: dict[Resource, dict[bytes, None]] = {Namespaces: {named: None}}
+    for selection, items in zip(selections, listed, strict=True):
+        bodies.setdefault(selection.resource, {}).update(dict.fromkeys(items))
+    page = await client.list(selections[0], limit=1)
+    revision = int(page.resource_version) if page.resource_version.isdecimal() else 0
+    lists = {resource: tuple(items) for resource, items in bodies.items()}
+    return of_lists(lists, revision, "as the cluster is now", time.time()), namespace
+
+
+async def _listed(client: HttpClient, selection: Selection) -> list[bytes]:
+    from sliceplane.api.errors import StatusError
+    from sliceplane.api.findings.wording import grant_command
+    from sliceplane.diagnose.explain.facts import Unread
     from sliceplane.diagnose.io.lists import list_whole
-    from sliceplane.lab.whatif.state import READ, WhatIfError, of_lists
+    from sliceplane.lab.whatif.state import READ, WhatIfError
 
-    async def listed(resource: Resource) -> list[bytes]:
-        try:
-            return await list_whole(client, Selection(resource))
-        except StatusError as error:
-            if error.code not in (401, 403):
-                raise
-            needed = ", ".join(item.plural for item in READ)
-            raise WhatIfError(
-                f"the right to list {resource.plural} in all namespaces is missing; {needed} are "
-                "read.  With a file of "
-                "'sliceplane snapshot save' from somebody who may: --snapshot FILE"
-            ) from error
-
-    bodies = await asyncio.gather(*map(listed, READ))
-    newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
-    revision = int(newest) if newest.isdecimal() else 0
-    return of_lists(
-        dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()
-    ), namespace
+    try:
+        return await list_whole(client, selection)
+    except StatusError as error:
+        if error.code not in (401, 403):
+            raise
+        needed = ", ".join(item.plural for item in READ)
+        command = grant_command("list", (selection.resource.key,))
+        raise WhatIfError(
+            f"the right to {Unread(selection, 'list', '').right} is missing; {needed} are read; "
+            f"to grant it: {command}.  With a file of 'sliceplane snapshot save' from somebody "
+            "who may: --snapshot FILE"
+        ) from error
 
 
 def _clients(flags: dict[str, Any]) -> Clients:

@@ -125,7 +125,7 @@ def run_moves(
         moves = _Moves(client, direction, timeout_s)
         return await moves.run(await find(client, namespace))
 
-    answer = cluster.query(work)
+    answer = cluster._replace(only_reads=False).query(work)
     output.show(answer.as_document, lambda _: answer.text())
     if answer.failed:
         raise SystemExit(BAD)

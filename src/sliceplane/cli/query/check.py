@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sliceplane.cli.answers import Output
-from sliceplane.cli.cluster import TargetCluster, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command, note_unread
 from sliceplane.cli.query.status import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -41,5 +41,7 @@ def command(*, cluster: TargetCluster, output: Output) -> None:
         return overview(await read_status(client, cluster.namespace, time.time))
 
     report = cluster.query(work)
+    if report.status.is_blind:
+        note_unread()
     output.show(report.as_document, lambda width: overview_text(report, width))
     raise SystemExit(EXIT_CODES[report.status.state])

@@ -148,7 +148,8 @@ def command(
         run = _Run(client, kind, space or namespace, bare, _cluster_flags(cluster))
         return await _until_signal(run.undo() if undo else run.drain(options), run)
 
-    answer = cluster.query(work, NoTarget, _Interrupted)
+    chosen = cluster._replace(only_reads=options.dry_run)
+    answer = chosen.query(work, NoTarget, _Interrupted)
     output.show(answer.as_document, lambda width: _text(answer, width))
     codes = {
         "drained": GOOD,

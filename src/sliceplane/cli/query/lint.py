@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sliceplane.cli.answers import Output, note
-from sliceplane.cli.cluster import TargetCluster, cluster_command
+from sliceplane.cli.answers import Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command, note_unread
 from sliceplane.cli.flags import switch
 from sliceplane.cli.query.explain import explained, finish
 
@@ -43,9 +43,6 @@ def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
         return await explained(client, question)
 
     explanation = cluster.query(work)
-    if explanation.is_blind and not cluster.namespace:
-        note(
-            "Note: something could not be read; rights in one namespace are enough for "
-            "'sliceplane lint -n NAMESPACE'"
-        )
+    if explanation.is_blind:
+        note_unread()
     finish(explanation, output, partial(as_list, notes=notes))

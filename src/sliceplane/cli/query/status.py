@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
-from sliceplane.cli.cluster import TargetCluster, cluster_command, show_read
+from sliceplane.cli.cluster import TargetCluster, cluster_command, note_unread, show_read
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.status import PlaneStatus
@@ -48,4 +48,6 @@ def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
         return status_of(await read_status(client, cluster.namespace, time.time))
 
     status = show_read(cluster, read, text, text, watch=watch)
+    if status is not None and status.is_blind:
+        note_unread()
     raise SystemExit(NO_ANSWER if status is None else EXIT_CODES[status.state])

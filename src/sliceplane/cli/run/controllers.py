@@ -189,7 +189,7 @@ def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Cont
     check_slice_options(flags, gates)
     config = discovery_config(flags, gates, InstalledHeuristics().find)
     if flags["adopted_only"]:
-        return choose(chosen, lambda: adopting_controllers(config))
+        return choose(chosen, lambda: adopting_controllers(config), defaults=DEFAULT_CONTROLLERS)
     # The reverse mirror runs for who asks for it by name, never by ``*``.
     return choose(
         chosen,

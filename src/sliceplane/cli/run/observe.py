@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     cls=Command,
     examples=[
         ("this node, which kube-proxy serves", "sudo sliceplane observe"),
+        ("count connections for sliceplane.dev/Measured", "sudo sliceplane observe --demand"),
         ("with health pages", "sudo sliceplane observe --healthz-bind-address 127.0.0.1:10262"),
     ],
 )
@@ -34,16 +35,11 @@ if TYPE_CHECKING:
 @string("--node", "NAME", "This node's name.  [default: the host name]")
 @string("--netns", "NAME", "Read the rules of this network namespace.")
 @switch("--conntrack", "Count open connections to draining Pods, for drain --until-idle.")
+@switch("--demand", "Count connections to Services with sliceplane.dev/Measured, in an own table.")
 @monitoring_options
 @log_options
 def command(
-    *,
-    cluster: TargetCluster,
-    node: str,
-    netns: str,
-    conntrack: bool,
-    logs: Logs,
-    **flags: Any,
+    *, cluster: TargetCluster, node: str, netns: str, demand: bool, logs: Logs, **flags: Any
 ) -> None:
     """Report which EndpointSlices the rules of this node's kube-proxy have; changes no rule.
 
@@ -59,14 +55,14 @@ def command(
     logs.begin()
     name = (node or socket.gethostname()).strip().lower()
     try:
-        run(_serve(cluster.connect(), name, netns, flags, counts_flows=conntrack))
+        run(_serve(cluster.connect(), name, netns, flags, counts=demand))
     except (KubeconfigError, PageError) as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
 async def _serve(
-    connection: Connection, node: str, netns: str, flags: dict[str, Any], *, counts_flows: bool
+    connection: Connection, node: str, netns: str, flags: dict[str, Any], *, counts: bool
 ) -> None:
     """Until a signal.  Raises ``PageError``."""
     import time
@@ -82,7 +78,7 @@ async def _serve(
 
     stop = begin_service()
     clock = loop_clock(time.time())
-    count_flows = Conntrack(netns=netns).count_translated if counts_flows else None
+    count_flows = Conntrack(netns=netns).count_translated if flags["conntrack"] else None
     observer = Observer(
         node, available_families(), clock=clock, netns=netns, count_flows=count_flows
     )
@@ -99,7 +95,18 @@ async def _serve(
         reporting = asyncio.create_task(
             report_progress(client, observer, rng.fork(), clock), name="observer's reports"
         )
-        await work_until(stop, following, reporting, beside=[_print_ready(observer)])
+        beside = [_print_ready(observer), _count_demand(observer, netns, counts=counts)]
+        await work_until(stop, following, reporting, beside=beside)
+
+
+async def _count_demand(observer: Observer, netns: str, *, counts: bool) -> None:
+    """Counts connections; or removes the table of an earlier process that did."""
+    from sliceplane.node.io.demand import count_connections, remove_counters
+
+    if counts:
+        await count_connections(observer.demand, observer.progress, netns)
+    else:
+        await remove_counters(observer.demand.families, netns)
 
 
 async def _print_ready(observer: Observer) -> None:

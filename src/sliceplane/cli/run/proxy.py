@@ -239,6 +239,7 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
 
 
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
+    from sliceplane.node.io.demand import remove_counters
     from sliceplane.node.io.kernel import own_interface
     from sliceplane.node.io.kernel.backend import KernelError
     from sliceplane.node.io.kernel.modes import clean_up
@@ -246,6 +247,7 @@ async def _cleanup(settings: ProxySettings, netns: str) -> None:
     from sliceplane.node.io.node_proxy import available_families
 
     await clean_up(settings.mode, available_families(), netns)
+    await remove_counters(available_families(), netns)
     try:
         await within(netns, own_interface.remove)
     except OSError as error:

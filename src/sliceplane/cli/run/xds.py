@@ -291,6 +291,7 @@ _HOST_PORT: Final = ParsedType("host:port", _parse_host_port)
 @string("--client-namespace", "NAME", "Of names without a namespace.")
 @choice("--listeners", "Of an Envoy: which listeners it gets.", _MODES)
 @port("--admin-port", "Of an Envoy: its own pages, on loopback; 0: none.", 19000)
+@switch("--load-reports", "Of an Envoy: it reports its requests (measured zones).")
 def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: Any) -> None:
     """Print the bootstrap of a client: YAML for 'envoy -c', JSON for a file that GRPC_XDS_BOOTSTRAP
     names.
@@ -322,6 +323,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
         zone=flags["zone"],
         metadata={name: text for name, text in named if text},
         admin_port=flags["admin_port"],
+        load_reports=flags["load_reports"],
     )
     output = Output("yaml" if kind == "envoy" else "json")
     make = envoy_bootstrap if kind == "envoy" else grpc_bootstrap

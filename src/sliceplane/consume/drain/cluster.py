@@ -56,12 +56,14 @@ class DrainCluster:
         *,
         reads_services: bool = True,
         reads_leases: bool = True,
+        reads_nodes: bool = True,
         until_idle: bool = False,
     ) -> None:
         """Flags for kinds that may be read; without Leases every node is unknown. *until_idle*:
         nodes that count no connections are unknown, too.
         """
         self._reads_leases = reads_leases
+        self._reads_nodes = reads_nodes
         self._until_idle = until_idle
         #: why the API server sends no changes; "" while it does. Otherwise the caches may be old.
         self.lost = ""
@@ -141,6 +143,9 @@ class DrainCluster:
         self, goal: Mapping[Scope, int], facts: Sequence[ConsumerState], now: float, forget_s: float
     ) -> Proof:
         proof = compare(goal, facts, now, forget_s=forget_s, until_idle=self._until_idle)
+        if not self._reads_nodes and not proof.required:
+            blind = Missing("every node", "no right to list and watch nodes")
+            proof = proof._replace(unknown=(blind,))
         if not self._reads_leases:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))

@@ -92,7 +92,9 @@ class BarrierBook:
                 self._unread[selection.resource.key] = str(error)
         if self._cluster is None:
             self._cluster = DrainCluster(
-                reads_services=Services.key in pages, reads_leases=Leases.key in pages
+                reads_services=Services.key in pages,
+                reads_leases=Leases.key in pages,
+                reads_nodes=Nodes.key in pages,
             )
         cluster, draining_pods = self._cluster, self._cluster.draining_pods
         for subject in draining_pods.subjects():

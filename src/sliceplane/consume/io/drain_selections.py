@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.findings.wording import grant_command
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES
@@ -38,13 +39,20 @@ async def readable_selections(
     if slices or Pods cannot be read.
     """
     unread: list[str] = []
-    everywhere = digests and await _refusal(client, Selection(EndpointSlices)) is None
+    probed: dict[Selection, _Refusal | None] = {}
+
+    async def probe(selection: Selection) -> _Refusal | None:
+        if selection not in probed:
+            probed[selection] = await _refusal(client, selection)
+        return probed[selection]
+
+    everywhere = digests and await probe(Selection(EndpointSlices)) is None
     slices_space = "" if everywhere else space
     one = f"metadata.name={pods[0]}" if len(pods) == 1 else ""
-    leases = LEASES if await _refusal(client, LEASES) is None else NODE_LEASES
+    leases = LEASES if await probe(LEASES) is None else NODE_LEASES
     if leases is NODE_LEASES:
         unread.append(
-            "Leases of other namespaces: views are not known (no right to list and watch leases)"
+            _phrase("Leases of other namespaces: views are not known", "list and watch", LEASES)
         )
     desired = (
         Selection(Pods, space, field_selector=one),
@@ -55,23 +63,30 @@ async def readable_selections(
     )
     selections = []
     for selection in desired:
-        refusal = await _refusal(client, selection)
+        refusal = await probe(selection)
         if refusal is None:
             selections.append(selection)
         elif selection.resource in (EndpointSlices, Pods):
             raise refusal.error
         elif selection.resource is not Leases:  # without Leases every node is unknown, as is said
-            where = f" in {selection.namespace}" if selection.namespace else ""
-            plural = selection.resource.plural
-            unread.append(f"{_EFFECTS[plural]} (no right to {refusal.needs} {plural}{where})")
+            effect = _EFFECTS[selection.resource.plural]
+            unread.append(_phrase(effect, refusal.needs, selection))
     return selections, unread
+
+
+def _phrase(effect: str, needs: str, selection: Selection) -> str:
+    where = f" in {selection.namespace}" if selection.namespace else ""
+    resource = selection.resource
+    command = grant_command(needs.replace(" and ", ","), (resource.key,))
+    return f"{effect} (no right to {needs} {resource.plural}{where}; to grant it: {command})"
 
 
 async def _refusal(client: Client, selection: Selection) -> _Refusal | None:
     """Returns the 403 of a list or a watch of *selection*, or ``None``."""
     needs = "list and watch"
     try:
-        page = await client.list(selection, resource_version="0", limit=1)
+        # Not from version 0, for which older kube-apiservers ignore the limit.
+        page = await client.list(selection, limit=1)
         needs = "watch"
         async with client.watch(selection, resource_version=page.resource_version, timeout_s=1):
             return None

@@ -32,7 +32,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.findings.wording import count, some
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import Leases, Pods, Services
+from sliceplane.api.scheme import Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.answer import (
     DrainAnswer,
     DrainedPod,
@@ -153,7 +153,10 @@ class Drainer:
         self._reporter.on_progress("reading the cluster")
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
         followed, unread = await readable_selections(
-            self._client, self._space, names, digests=self._options.digests
+            self._client,
+            self._space,
+            names,
+            digests=self._options.digests and not self._options.dry_run,
         )
         self._unread += unread
         readable = {selection.resource for selection in followed}
@@ -161,6 +164,7 @@ class Drainer:
             reads_services=Services in readable,
             reads_leases=Leases in readable,
             until_idle=self._options.until_idle,
+            reads_nodes=Nodes in readable,
         )
         for waiting in self._waiting.values():
             self._cluster.draining_pods.add(subject_of(waiting.pod))

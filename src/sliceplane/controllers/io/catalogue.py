@@ -11,6 +11,7 @@ import msgspec
 from sliceplane.agent.endpoints_controller import ExternalEndpointsController
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.scheme import ReplicationControllers
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.controllers.drained import DrainedController
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
@@ -18,6 +19,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
+from sliceplane.controllers.measured.controller import MeasuredZonesController
 from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.controllers.objects.namespace import NamespaceController
 from sliceplane.controllers.objects.per_namespace import ServiceAccountController
@@ -78,6 +80,7 @@ def default_controllers(
         ControllerEntry(ResourceQuotaController),
         ControllerEntry(ServiceAccountController),
         ControllerEntry(ServiceClaimsController),
+        ControllerEntry(MeasuredZonesController),
     ]
     if conditions:
         entries.append(
@@ -101,6 +104,7 @@ def adopting_controllers(config: DiscoveryConfig) -> tuple[ControllerEntry, ...]
         ControllerEntry(
             lambda: EndpointsController(endpoints), endpoints.concurrent_endpoint_syncs
         ),
+        ControllerEntry(lambda: MeasuredZonesController(Scope.ADOPTED)),
     )
 
 

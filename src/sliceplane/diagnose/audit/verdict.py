@@ -31,7 +31,7 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """``log`` None: no audit log was given. ``reasons``: why it is not safe; empty if no reason is
-    known.
+    known. ``namespace``: the only one that was read; "": all.
     """
 
     counts: dict[str, int]
@@ -41,6 +41,7 @@ class Report(msgspec.Struct, frozen=True):
     clients: tuple[ClientRow, ...]
     log: AuditLogUsage | None
     reasons: tuple[str, ...]
+    namespace: str = ""
 
     @property
     def safe(self) -> bool:
@@ -49,12 +50,13 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def verdict(self) -> str:
         """One line."""
+        asked = f"{QUESTION} for namespace {self.namespace}" if self.namespace else QUESTION
         if self.reasons:
-            return f"{QUESTION}: no, because {_joined(self.reasons)}"
+            return f"{asked}: no, because {_joined(self.reasons)}"
         if self.log is None:
-            return f"{QUESTION}: yes, judged by the objects; only an audit log shows who reads them"
+            return f"{asked}: yes, judged by the objects; only an audit log shows who reads them"
         return (
-            f"{QUESTION}: yes, no client that depends on it was seen from {self.log.begins} to "
+            f"{asked}: yes, no client that depends on it was seen from {self.log.begins} to "
             f"{self.log.ends}"
         )
 
@@ -105,8 +107,13 @@ class Report(msgspec.Struct, frozen=True):
         }
 
 
-def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
-    """*findings*: the confirmed ones of *auditor*."""
+def report(
+    auditor: Auditor,
+    findings: tuple[Finding, ...],
+    log: AuditLogUsage | None,
+    namespace: str = "",
+) -> Report:
+    """*findings*: the confirmed ones of *auditor*, who saw *namespace* alone ("": all)."""
     clients = tuple(
         _client_row(auditor, client) for client in (log.clients if log is not None else ())
     )
@@ -118,6 +125,7 @@ def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage |
         clients=clients,
         log=log,
         reasons=tuple(_reasons(auditor, findings, clients, log)),
+        namespace=namespace,
     )
 
 

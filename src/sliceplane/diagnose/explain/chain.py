@@ -57,13 +57,19 @@ def _no_reads(_: ExplainCase) -> Iterable[Selection]:
     return ()
 
 
+def _is_never_silent(_: ExplainCase) -> bool:
+    return False
+
+
 class LinkPart(NamedTuple):
     """A link for one kind of case. ``reads``: the reads before the checks run; called again after
-    each read, so that one read may follow from another.
+    each read, so that one read may follow from another. ``is_silent``: the objects were read and
+    say nothing, so that nothing is well.
     """
 
     checks: tuple[Check, ...] = ()
     reads: Callable[[Any], Iterable[Selection]] = _no_reads
+    is_silent: Callable[[Any], bool] = _is_never_silent
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -143,8 +149,8 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         "node proxies",
         {
-            ServiceCase: LinkPart(consumers.CHECKS, consumers.reads),
-            NodeCase: LinkPart((consumers.of_node,), consumers.node_reads),
+            ServiceCase: LinkPart(consumers.CHECKS, consumers.reads, consumers.is_silent),
+            NodeCase: LinkPart((consumers.of_node,), consumers.node_reads, consumers.is_silent),
         },
     ),
     Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_reads)}),

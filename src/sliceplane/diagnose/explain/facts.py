@@ -25,6 +25,7 @@ from sliceplane.diagnose.explain.objects import (
     FullPod,
     FullSlice,
     Readable,
+    warnings_in,
 )
 
 T = TypeVar("T", bound=Object)
@@ -105,8 +106,10 @@ class Facts:
         return selection in self._unread or self.was_read(selection)
 
     def was_read(self, selection: Selection) -> bool:
-        resource = selection.resource
-        wider = (selection, Selection(resource, selection.namespace), Selection(resource))
+        resource, namespace = selection.resource, selection.namespace
+        wider = [selection, Selection(resource, namespace), Selection(resource)]
+        if resource is EVENTS.resource:
+            wider += [warnings_in(namespace), warnings_in("")]
         return any(candidate in self._read for candidate in wider)
 
     def of(self, readable: Readable[T], namespace: str = "") -> tuple[T, ...]:

@@ -23,20 +23,34 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.diagnose.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
+from sliceplane.diagnose.explain.checks import names, zones
+from sliceplane.diagnose.explain.checks.consumers import VIEWS
+from sliceplane.diagnose.explain.checks.pods.states import LEASES_OF_NODES
 from sliceplane.diagnose.explain.checks.policies import backends_of
 from sliceplane.diagnose.explain.checks.slices import nothing_ready
 from sliceplane.diagnose.explain.facts import Facts, Unread
 from sliceplane.diagnose.explain.kernel import KernelFacts
 from sliceplane.diagnose.explain.objects import (
+    CONFIG_MAPS,
+    EVENTS,
     INGRESSES,
+    LEASES,
     PODS,
     READABLES,
     SERVICES,
     Readable,
+    warnings_in,
 )
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.explain.summary import summarize
-from sliceplane.diagnose.explain.writers import RememberedWrite, last_write, noted_writes, with_user
+from sliceplane.diagnose.explain.writers import (
+    FieldsEntry,
+    RememberedWrite,
+    last_write,
+    managed_fields,
+    noted_writes,
+    with_user,
+)
 from sliceplane.watch.cache import share
 
 #: findings whose last writers are read
@@ -70,7 +84,8 @@ class Investigation:
     ) -> None:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
-        self._bodies: dict[Selection, bytes] = {}
+        #: the managers of the objects in the evidence
+        self._managers: dict[Selection, tuple[FieldsEntry, ...]] = {}
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: the cases after the last read, with their derived values
@@ -91,7 +106,7 @@ class Investigation:
         return tuple(
             selection
             for selection in self._evidence_reads()
-            if selection not in self._bodies and not self._was_refused(selection)
+            if selection not in self._managers and not self._was_refused(selection)
         )
 
     def decoded(
@@ -122,14 +137,14 @@ class Investigation:
         if self._findings is None:
             self.facts.take(selection, items)
         else:
-            self._bodies[selection] = items[0] if items else b""
+            self._managers[selection] = managed_fields(items[0]) if items else ()
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
         """Notes a list that the server refused. *reason* is a phrase: "forbidden", "the server has
         no such resource".
         """
         if self._findings is not None:
-            self._bodies[selection] = b""
+            self._managers[selection] = ()
             return
         self.facts.refuse(Unread(selection, verb, reason))
 
@@ -185,7 +200,7 @@ class Investigation:
             ),
             services=sum(isinstance(case, ServiceCase) and case.exists for case in self._cases()),
             is_blind=CHAIN[0].name in blind
-            or any(self._was_refused(selection) for selection in self._first_reads())
+            or any(selection in self.facts.refusals for selection in self._first_reads())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
             or (kernel is not None and kernel.rules is None),
         )
@@ -253,10 +268,10 @@ class Investigation:
         question = self.question
         yield from self._first_reads()
         if question.kind == "everything":
-            for readable in READABLES:
-                yield readable.in_namespace(question.namespace)
-            if not question.namespace:
-                return  # these contain the reads of every link
+            yield from _lists_of(question.namespace)
+        if question.is_of_cluster:
+            yield from _PARTS
+            return  # these contain the reads of every link
         if question.client is not None and question.client.kind == "pod":
             yield PODS.named(question.client.namespace, question.client.name)
         for case in self._cases():
@@ -270,11 +285,19 @@ class Investigation:
         part of it: that would be a list for each Service.
         """
         refused = self.facts.refusals
-        if self.question.kind != "everything":
+        if self.question.kind != "everything" or selection in refused:
             return refused.get(selection)
-        resource = selection.resource
-        wider = (selection, Selection(resource, selection.namespace), Selection(resource))
-        return next((refused[candidate] for candidate in wider if candidate in refused), None)
+        if self.facts.was_read(selection):
+            return None
+        namespaces = (selection.namespace, "")
+        return next(
+            (
+                unread
+                for other, unread in refused.items()
+                if other.resource is selection.resource and other.namespace in namespaces
+            ),
+            None,
+        )
 
     def _run_checks(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
@@ -289,10 +312,12 @@ class Investigation:
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
     def _checked_links(self) -> Iterator[str]:
-        """Names of the links that have a check for the question."""
-        return (
-            link.name for link in CHAIN if any(link.part(case).checks for case in self._cases())
-        )
+        """Names of the links that have a check for the question, and objects to check."""
+        for link in CHAIN:
+            parts = [(link.part(case), case) for case in self._cases()]
+            checked = [(part, case) for part, case in parts if part.checks]
+            if checked and not any(part.is_silent(case) for part, case in checked):
+                yield link.name
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
         """Sorts findings about the Pod of the question before those about its Services."""
@@ -327,8 +352,12 @@ class Investigation:
         yield from (name for name in names if name.plural in _PROJECTIONS)
 
     def _was_refused(self, selection: Selection) -> bool:
-        """Returns True if another read of its resource was refused."""
-        return any(unread.selection.resource is selection.resource for unread in self.facts.unread)
+        """Returns True if another read of its resource, in its namespace or in all, was refused."""
+        return any(
+            unread.selection.resource is selection.resource
+            and unread.selection.namespace == selection.namespace
+            for unread in self.facts.unread
+        )
 
     def _with_writers(self, finding: Finding) -> Finding:
         evidence = tuple(self._with_writer(entry) for entry in finding.evidence)
@@ -342,8 +371,7 @@ class Investigation:
         # The last writer of an absent field is unknown: its removal leaves no trace.
         if entry.writer or entry.value == "(none)" or entry.subject.plural not in _PROJECTIONS:
             return entry
-        body = self._bodies.get(_named(entry.subject), b"")
-        write = last_write(body, entry.field) if body else None
+        write = last_write(self._managers.get(_named(entry.subject), ()), entry.field)
         if write is None:
             return entry
         write = with_user(write, self._noted.get(entry.subject, ()))
@@ -352,6 +380,26 @@ class Investigation:
 
 #: the reason of a read that the reader has no right to
 FORBIDDEN: Final = "no right to"
+
+
+#: resources with many objects of which checks read few
+_READ_IN_PART: Final = (CONFIG_MAPS, EVENTS, LEASES)
+#: ... and the parts of ``lint`` of a whole cluster
+_PARTS: Final = (
+    CONFIG_MAPS.named(names.SYSTEM, names.COREFILE),
+    CONFIG_MAPS.named(zones.SYSTEM, zones.CILIUM_CONFIG),
+    LEASES.in_namespace(names.SYSTEM),
+    LEASES.in_namespace(LEASES_OF_NODES),
+    VIEWS,
+)
+
+
+def _lists_of(namespace: str) -> Iterator[Selection]:
+    """Yields the lists of ``lint`` before its links read objects by name; "": all namespaces."""
+    for readable in READABLES:
+        if readable not in _READ_IN_PART:
+            yield readable.in_namespace(namespace)
+    yield warnings_in(namespace)
 
 
 def _explains(finding: Finding) -> bool:

@@ -424,6 +424,11 @@ class Readable(Generic[T_co]):
         return tuple(self.named(namespace, name) for name in distinct)
 
 
+def warnings_in(namespace: str) -> Selection:
+    """Selects the Events that checks read, which are few of all: none reads a Normal one."""
+    return Selection(EVENTS.resource, namespace, field_selector="type=Warning")
+
+
 def events_about(namespace: str, kind: str, name: str) -> Selection:
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"
     return Selection(EVENTS.resource, namespace, field_selector=fields)

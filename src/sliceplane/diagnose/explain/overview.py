@@ -16,7 +16,7 @@ import msgspec
 from sliceplane.api.findings.codes import SEVERITIES, cause_of
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import fact, rows, word_of
-from sliceplane.api.findings.wording import count, grant_command, part, some
+from sliceplane.api.findings.wording import count, grant_command, part, resources_by_verb, some
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.investigation import FORBIDDEN
 from sliceplane.diagnose.explain.status import PlaneStatus, StatusFacts
@@ -118,11 +118,7 @@ def _unknown(facts: StatusFacts, read: PlaneStatus) -> Iterator[Unknown]:
 
 def _missing_rights(rights: Sequence[str], *, sees_pages: bool) -> Iterator[Unknown]:
     """*rights*: "VERB RESOURCE ..."; *sees_pages*: the pages of the server could be read."""
-    by_verb: dict[str, dict[str, None]] = {}
-    for right in rights:
-        verb, resource, *_ = right.split(" ")
-        by_verb.setdefault(verb, {})[resource] = None
-    for verb, resources in by_verb.items():
+    for verb, resources in resources_by_verb(rights).items():
         yield Unknown(
             f"you may not {verb} {some(sorted(resources))}", grant_command(verb, resources)
         )

@@ -45,6 +45,11 @@ class ExplainQuestion(msgspec.Struct, frozen=True):
     protocol: str = ""
     client: ClientReference | None = None
 
+    @property
+    def is_of_cluster(self) -> bool:
+        """Returns True for all Services of all namespaces."""
+        return self.kind == "everything" and not self.namespace
+
     def __str__(self) -> str:
         if self.kind == "everything":
             return f"every Service of {self.namespace}" if self.namespace else "every Service"

@@ -73,10 +73,10 @@ class PlaneStatus(msgspec.Struct, frozen=True):
         judged = [finding for finding in self.findings if finding.too_young is None]
         if judged or any(part.state == "attention" for part in self.parts):
             return "attention"
-        # Not well if the server's readiness or Services are unknown, or a fault is too young to
-        # judge.
-        is_unknown = self.is_blind or self.findings or self.parts[0].state == "unknown"
-        return "unknown" if is_unknown else "well"
+        # Not well if the server's readiness or Services are unknown, the reader lacks a right, or a
+        # fault is too young to judge. Not every server has the other parts.
+        is_unknown = self.is_blind or self.missing_rights or self.findings
+        return "unknown" if is_unknown or self.parts[0].state == "unknown" else "well"
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``."""

@@ -6,13 +6,19 @@ findings).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sliceplane.api.findings.codes import SEVERITIES
 from sliceplane.api.findings.finding import Finding, TooYoung
 from sliceplane.api.findings.text import age_text, fact, lines_of, rows, word_of
-from sliceplane.api.findings.wording import count, explain_command, lasting
+from sliceplane.api.findings.wording import (
+    count,
+    explain_command,
+    grant_command,
+    lasting,
+    resources_by_verb,
+)
 from sliceplane.diagnose.explain.question import Explanation
 from sliceplane.diagnose.explain.status import PlaneStatus
 
@@ -59,9 +65,9 @@ def _verdict(explanation: Explanation) -> str:
     ]
     if waits:
         return f"too young to judge; ask again in {lasting(max(waits) + 1)}"
-    if explanation.findings:
-        return "nothing is wrong but what is noted"
-    return "nothing is wrong in what was looked at" if explanation.unchecked else "nothing is wrong"
+    verdict = "nothing is wrong"
+    verdict += " in what was looked at" if explanation.unchecked else ""
+    return f"{verdict} but what is noted" if explanation.findings else verdict
 
 
 def _age(finding: Finding) -> TooYoung:
@@ -87,10 +93,18 @@ def _below(
 def _unread_lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     for number, phrase in enumerate(explanation.unchecked):
         yield from fact("" if number else "not seen", phrase, width)
-    if explanation.missing_rights:
-        yield from fact(
-            "rights", f"to see all of it you need: {', '.join(explanation.missing_rights)}", width
-        )
+    yield from _rights_lines("rights", explanation.missing_rights, width)
+
+
+def _rights_lines(
+    label: str, rights: Sequence[str], width: int | None, **word_width: int
+) -> Iterator[str]:
+    """*rights*: "VERB RESOURCE ..."; the commands that grant them are not broken into lines."""
+    if rights:
+        sentence = f"to see all of it you need: {', '.join(rights)}"
+        yield from fact(label, sentence, width, **word_width)
+    for verb, resources in resources_by_verb(rights).items():
+        yield from fact("", f"to grant it: {grant_command(verb, resources)}", None, **word_width)
 
 
 def as_list(explanation: Explanation, width: int | None = None, *, notes: bool = False) -> str:
@@ -112,7 +126,8 @@ def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[
     summary = ", ".join(count(sums[severity], severity) for severity in severities)
     summary += f", {sums['young']:,} too young to judge" if sums["young"] else ""
     summary += f" in {count(explanation.services, 'Service')}"
-    summary += ", of what was looked at" if explanation.unchecked else ""
+    is_partial = explanation.unchecked or explanation.is_blind
+    summary += ", of what was looked at" if is_partial else ""
     if sums["note"] and not notes:
         summary += f"; {count(sums['note'], 'note')} besides, which --notes shows"
     yield from fact("", summary, width, word_width=0)
@@ -169,6 +184,4 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
         )
     for number, phrase in enumerate(status.unchecked):
         yield from fact("" if number else "  not seen", phrase, width, word_width=_WORD_WIDTH)
-    if status.missing_rights:
-        sentence = f"to see all of it you need: {', '.join(status.missing_rights)}"
-        yield from fact("  rights", sentence, width, word_width=_WORD_WIDTH)
+    yield from _rights_lines("  rights", status.missing_rights, width, word_width=_WORD_WIDTH)

@@ -84,14 +84,18 @@ def with_user(write: LastWrite, noted: tuple[RememberedWrite, ...]) -> LastWrite
 _decoder = msgspec.json.Decoder(_Managed)
 
 
-def last_write(body: bytes, path: str) -> LastWrite | None:
-    """Returns the last write of the field *path* (``spec.selector``, ``metadata.labels[app]``) of
-    the object *body*; of several managers the last one. ``None``: no manager owns the field.
-    """
+def managed_fields(body: bytes) -> tuple[FieldsEntry, ...]:
+    """Returns the managers of the fields of the object *body*; none if it cannot be decoded."""
     try:
-        entries = _decoder.decode(body).metadata.managed_fields or ()
+        return _decoder.decode(body).metadata.managed_fields or ()
     except msgspec.DecodeError:
-        return None
+        return ()
+
+
+def last_write(entries: tuple[FieldsEntry, ...], path: str) -> LastWrite | None:
+    """Returns the last write of the field *path* (``spec.selector``, ``metadata.labels[app]``); of
+    several managers the last one. ``None``: no manager in *entries* owns the field.
+    """
     steps = tuple(_steps(path))
     writes = [
         LastWrite(entry.manager, entry.time or "")

@@ -34,7 +34,7 @@ from sliceplane.diagnose.adoption import (
     next_step,
     steps_of_adopt,
 )
-from sliceplane.diagnose.explain.writers import last_write
+from sliceplane.diagnose.explain.writers import last_write, managed_fields
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.kit.columns import table
 from sliceplane.watch.io.base import Client, Reader
@@ -95,7 +95,9 @@ async def plan_move(client: Reader, namespace: str, name: str) -> MovePlan:
     """Raises as ``move`` for a Service that cannot be adopted, and writes nothing."""
     moving = await read_moving(client, namespace, name)
     next_step(moving, "adopt", 0.0)
-    written = last_write(await client.get(Services, namespace, name), "spec.selector")
+    written = last_write(
+        managed_fields(await client.get(Services, namespace, name)), "spec.selector"
+    )
     return MovePlan(
         moving.key,
         steps_of_adopt(moving),

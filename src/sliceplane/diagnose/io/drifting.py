@@ -110,10 +110,14 @@ async def read_drift(
     )
     reports = [report_of_lease(codec.decode(body, Lease)) for body in leases]
     nodes = await _nodes(client, unread)
-    now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
+    consumers = tuple(item for item in reports if node in ("", item.node, item.owner))
+    # Only reports are compared with objects.
+    now_of = {
+        plural: await _objects(client, plural, None) if consumers else (0, ()) for plural in _KINDS
+    }
     facts = DriftFacts(
         now=clock(),
-        consumers=tuple(item for item in reports if node in ("", item.node, item.owner)),
+        consumers=consumers,
         nodes=nodes,
         now_of=now_of,
         unread=tuple(unread),

@@ -57,7 +57,7 @@ async def audit(
             else await _audit_all(client, namespace)
         )
         findings = confirmed(findings, second.findings())
-    return report(auditor, findings, log)
+    return report(auditor, findings, log, namespace)
 
 
 async def read_log(paths: Sequence[Path]) -> AuditLogUsage:

@@ -13,6 +13,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.errors import StatusError
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import lines_of
+from sliceplane.api.findings.wording import grant_command, resources_by_verb
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Pods, Services
@@ -79,6 +80,8 @@ async def look_up_name(
     ]
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
+    for verb, keys in resources_by_verb(entry.right for entry in unread if why).items():
+        show(f"; to grant it: {grant_command(verb, keys)}")
     location = view.locations.of(client)
     if why and zone.zone_answers:
         show(

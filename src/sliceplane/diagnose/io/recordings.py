@@ -50,10 +50,18 @@ async def fetch(client: HttpClient) -> list[bytes]:
 
 
 async def save(client: HttpClient, path: Path) -> Recording:
-    """Writes the recording to *path*. Raises ``RecordingError`` if it is incomplete or cannot be
-    written, and as ``fetch``.
+    """Writes the recording to *path*. Raises ``RecordingError`` if there is none, or it is
+    incomplete or cannot be written, and as ``fetch``.
     """
-    lines = await fetch(client)
+    try:
+        lines = await fetch(client)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        raise RecordingError(
+            f"{client.server} records nothing: it is no API server of Sliceplane, or runs with "
+            "--recorder-size 0; 'sliceplane timeline' shows what managedFields and Events have"
+        ) from error
     recording = read_lines(lines)
     if recording.problem:
         raise RecordingError(f"what the server sent is not whole: {recording.problem}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sliceplane.api.errors import StatusError
 from sliceplane.kit.io.files import opened_lines
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.datadir import DataDir
@@ -68,6 +69,13 @@ async def save(client: HttpClient, path: Path) -> SnapshotSummary:
             _sync_folder(path.parent)
     except OSError as error:
         raise SnapshotError(f"cannot write {path}: {_reason(error)}") from error
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        raise SnapshotError(
+            f"{client.server} saves no snapshots: it is no API server of Sliceplane; a backup of "
+            "its etcd is its operator's"
+        ) from error
     return summary
 
 

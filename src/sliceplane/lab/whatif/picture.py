@@ -16,7 +16,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.selectors.grammar import parse_labels
-from sliceplane.api.service_rules import is_externally_accessible
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE, is_externally_accessible
 from sliceplane.consume.balancing.shares import (
     AllowedLoad,
     ClientLocation,
@@ -35,7 +35,6 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import event_bytes
-from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 
 CONNECTIONS_DEFAULT: Final = 10_000
 

@@ -24,6 +24,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Deployments, Nodes, Pods, Services
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.emulation.deployments.controller import DeploymentController
@@ -40,7 +41,6 @@ from sliceplane.lab.whatif.changes import NONE, Changes, Running
 from sliceplane.lab.whatif.named import objects_named
 from sliceplane.lab.whatif.state import ClusterState, ServiceWorkload, WhatIfError
 from sliceplane.server.store.types import StoreEvent
-from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller
 
 #: annotation of a Pod template: a new value starts a rollout, as ``kubectl rollout restart`` does

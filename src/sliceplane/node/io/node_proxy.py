@@ -40,6 +40,7 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.context import PRIMARY
+from sliceplane.node.demand import ServiceDemand
 from sliceplane.node.io.claims import ALL_NODES, ProxyClaims
 from sliceplane.node.io.flow_counter import FlowCounter
 from sliceplane.node.io.healthz import ProxyHealth
@@ -110,6 +111,7 @@ class NodeProxy:
             changed_period_s=timing.lease_changed_period_s,
             idle_period_s=timing.lease_idle_period_s,
         )
+        self.demand = ServiceDemand(config.families)
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
         #: events that ``consume.io.reporting`` waits for
         self.report_due = self._reports.report_due
@@ -165,6 +167,7 @@ class NodeProxy:
                 self.metrics.on_service_change()
                 for plane in self._planes:
                     plane.on_service(old, new, now)
+                self.demand.on_service(old, new)
                 self._claims.check_nodes()
             case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
                 if self._union is None:

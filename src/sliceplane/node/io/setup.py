@@ -23,6 +23,7 @@ from sliceplane.kit.io.pages import PageError, PageMaker, serve_pages
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
 from sliceplane.node.configuration.settings import ProxySettings
+from sliceplane.node.io.demand import count_connections
 from sliceplane.node.io.drain_hook import DrainHook, local_pods
 from sliceplane.node.io.healthz import drift_pages, health_pages, metrics_pages
 from sliceplane.node.io.inputs import SharedConsumer
@@ -120,6 +121,8 @@ async def running_proxy(
         if reports_progress and proxy.reads_slices:
             reporting = report_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
             await stack.enter_async_context(_task(reporting, "node proxy's progress"))
+            counting = count_connections(proxy.demand, proxy.progress, netns)
+            await stack.enter_async_context(_task(counting, "node proxy's demand"))
         yield proxy, following
 
 

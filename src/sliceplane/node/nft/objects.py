@@ -95,6 +95,8 @@ class NftContainer(msgspec.Struct, frozen=True):
     timeout_s: int = 0
     #: capacity of a dynamic set; clients beyond it are served, but without affinity
     size: int = 0
+    #: each element counts the packets whose lookup finds it (Linux 5.7)
+    has_counters: bool = False
 
     def definition(self, family: NftFamily) -> str:
         if "numgen" in self.key:
@@ -119,6 +121,7 @@ class NftContainer(msgspec.Struct, frozen=True):
         suffix = suffixes[self.value]
         dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
         dynamic += f" size {self.size};" if self.size else ""
+        dynamic += " counter;" if self.has_counters else ""
         return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.kit.ip import Family
-from sliceplane.node.nft.netlink.messages import HEADER, message, read_attributes, text
+from sliceplane.node.nft.netlink.messages import HEADER, message, parse_attributes, text
 from sliceplane.node.observing.graph import ADDRESS_BYTES, RuleEffects, RuleGraph, UnreadableRules
 
 #: the table that kube-proxy writes, in both families (pkg/proxy/nftables/proxier.go)
@@ -143,7 +143,7 @@ class Decoder:
         return part
 
     def _message(self, kind: int, family: int, body: bytes, part: ReadPart) -> None:
-        attributes = dict(read_attributes(body))
+        attributes = dict(parse_attributes(body))
         part.ends_transaction = kind == NEW_GENERATION
         if kind == NEW_GENERATION:
             part.generation = _number(attributes.get(1, b""))
@@ -180,7 +180,7 @@ class Decoder:
             return
         hook = None
         if _name(attributes.get(_CHAIN_TYPE, b"")) == "nat":
-            hook = _number(dict(read_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""))
+            hook = _number(dict(parse_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""))
         graph.add_chain(name, hook)
         part.chains.append(name)
 
@@ -189,19 +189,19 @@ class Decoder:
         if kind == DELETE_ELEMENTS and _ELEMENTS_LIST not in attributes:
             graph.remove_map(name)
             return
-        for _, element in read_attributes(attributes.get(_ELEMENTS_LIST, b"")):
-            members = dict(read_attributes(element))
+        for _, element in parse_attributes(attributes.get(_ELEMENTS_LIST, b"")):
+            members = dict(parse_attributes(element))
             key = _destination(
-                dict(read_attributes(members.get(_ELEMENT_KEY, b""))).get(_VALUE, b""), graph
+                dict(parse_attributes(members.get(_ELEMENT_KEY, b""))).get(_VALUE, b""), graph
             )
             if kind == DELETE_ELEMENTS:
                 graph.remove_element(name, key)
                 continue
-            data = dict(read_attributes(members.get(_ELEMENT_DATA, b"")))
+            data = dict(parse_attributes(members.get(_ELEMENT_DATA, b"")))
             if _VALUE in data:
                 graph.set_element(name, key, _target(data[_VALUE], ADDRESS_BYTES[graph.family]))
                 continue
-            chain = dict(read_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
+            chain = dict(parse_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
             if chain is not None:
                 graph.set_element(name, key, self._intern(_name(chain)))
 
@@ -225,14 +225,14 @@ def _decode_rule(expressions: bytes, address_bytes: int) -> RuleEffects:
     maps: list[str] = []
     targets: list[bytes] = []
     target_maps: list[str] = []
-    for _, expression in read_attributes(expressions):
-        parts = dict(read_attributes(expression))
+    for _, expression in parse_attributes(expressions):
+        parts = dict(parse_attributes(expression))
         name = _name(parts[1])
-        data = dict(read_attributes(parts.get(2, b"")))
+        data = dict(parse_attributes(parts.get(2, b"")))
         if name == "immediate":
-            value = dict(read_attributes(data[_IMMEDIATE_DATA]))
+            value = dict(parse_attributes(data[_IMMEDIATE_DATA]))
             if _VERDICT in value:
-                chain = dict(read_attributes(value[_VERDICT])).get(_VERDICT_CHAIN)
+                chain = dict(parse_attributes(value[_VERDICT])).get(_VERDICT_CHAIN)
                 chains += [_name(chain)] if chain is not None else []
             else:
                 registers[_number(data[_IMMEDIATE_REGISTER])] = value[_VALUE]

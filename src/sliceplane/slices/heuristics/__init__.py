@@ -8,7 +8,9 @@ cheap in a Service of any size.
 
 - ``spread_constraints``: ``sliceplane.dev/SpreadConstraints``, along the Pods' topology spread
   constraints.
-- ``balanced``: ``sliceplane.dev/Balanced``, an endpoint's own zone first, with a bound on overload.
+- ``balanced``: ``sliceplane.dev/Balanced``, an endpoint's own zone first, with a bound on overload
+  (``sharing``: for few endpoints).
+- ``measured``: ``sliceplane.dev/Measured``, the same by measured connections.
 
 Others are loaded from the entry point group ``sliceplane.slices.heuristics`` and tested with
 ``lab.testing.heuristics``.

@@ -6,13 +6,16 @@ endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th 
 the bound is ``1 + overload``. A zone with traffic ``t = share * n`` needs ``ceil(t / bound)``
 endpoints.
 
-1. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share:
-   the zone that lacks most is joined with the least loaded one, until the needs fit. All zones
-   joined is plain even spreading with load 1, so this always ends; topology-aware hints give up at
-   this point.
-2. A group that lacks endpoints borrows exactly as many, from the groups that are then still least
-   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints.
-3. All other groups keep their endpoints to themselves.
+1. A zone that lacks endpoints borrows exactly as many, from the zones that are then still least
+   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints. All other
+   zones keep their endpoints to themselves. No hints within the bound send less traffic out of its
+   zone: each zone with too few endpoints has all of its own, and the fewest that it needs.
+2. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share;
+   topology-aware hints give up at this point. Either endpoints serve several zones (``sharing``),
+   or zones share all of theirs: the zone that lacks most is joined with the least loaded one, until
+   the needs fit. All zones joined is plain even spreading with load 1, so this always ends. The
+   cheaper of both is used.
+3. A zone without traffic is added to endpoints that serve others, if it has none left.
 
 Endpoints in a zone without ready Nodes, or without a zone, are lent first. Those that no group
 needs go to the group with the highest load, since proxies ignore all hints of a Service if one
@@ -30,6 +33,13 @@ from math import ceil, floor
 from typing import Final, Literal
 
 from sliceplane.api.discovery import HINTS_MAX
+from sliceplane.slices.heuristics.sharing import (
+    EPSILON,
+    Placement,
+    ZoneGroup,
+    cost_of,
+    share_endpoints,
+)
 from sliceplane.slices.heuristics.types import (
     Allocation,
     HeuristicError,
@@ -41,8 +51,6 @@ from sliceplane.slices.heuristics.types import (
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2
 OVERLOAD_MAX: Final = 100.0
-#: tolerance for sums of shares, which are floats
-_EPSILON: Final = 1e-9
 #: halvings in the search for a load; the remainder is assigned one by one
 _HALVINGS: Final = 60
 
@@ -68,10 +76,10 @@ class _Group:
         remaining = self.count - lent
         if remaining > 0:
             return self.traffic / remaining
-        return float("inf") if self.traffic > _EPSILON else 0.0
+        return float("inf") if self.traffic > EPSILON else 0.0
 
     def needs(self, bound: float) -> int:
-        return ceil(self.traffic / bound - _EPSILON)
+        return ceil(self.traffic / bound - EPSILON)
 
     def surplus(self, bound: float) -> int:
         return max(0, self.count - self.needs(bound))
@@ -89,23 +97,91 @@ class Balanced:
         bound = 1.0 + overload_of(service.annotations)
         total = sum(endpoints.values())
         whole = sum(zone.share for zone in zones)
-        groups: list[_Group] = []
-        if whole > 0:
-            groups = _join(
-                [_own_group(zone, zone.share / whole * total, endpoints) for zone in zones],
-                total,
-                bound,
-            )
-        if len(groups) < 2:
-            # Without groups, or with one for all zones, endpoints need no hints.
+        if whole <= 0:
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
-        zone_names = {zone.name for zone in zones}
-        spare = _Group(
-            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in zone_names}
+        traffic = {zone.name: zone.share / whole * total for zone in zones}
+        groups = [_own_group(zone, traffic[zone.name], endpoints) for zone in zones]
+        if _needed(groups, bound) <= total:
+            placement = _lent(groups, endpoints, bound)
+        else:
+            placement = _share(groups, endpoints, traffic, bound)
+        if not any(names for by in placement.values() for names in by):
+            return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
+        _cover(placement, zones)
+        return {zone: _portions(zone, placement[zone]) for zone in endpoints}
+
+
+def _share(
+    groups: list[_Group],
+    endpoints: Mapping[str, int],
+    traffic: Mapping[str, float],
+    bound: float,
+) -> Placement:
+    """Returns the cheaper of two placements: endpoints that serve several zones, and joined
+    zones.
+    """
+    total = sum(endpoints.values())
+    joined = groups
+    shared = None
+    while shared is None and _needed(joined, bound) > total:
+        shared = share_endpoints(
+            [ZoneGroup(group.names, group.traffic) for group in joined], endpoints, traffic, bound
         )
-        _lend([spare, *groups], bound)
-        _lend_all(spare, max(groups, key=lambda group: (group.load(), group.names)))
-        return {zone: _portions(zone, groups) for zone in endpoints}
+        if shared is None:
+            joined = _join(joined, bound)
+    while _needed(joined, bound) > total:
+        joined = _join(joined, bound)
+    most = max(len(group.names) for group in joined)
+    if len(joined) > 1 and most > HINTS_MAX:
+        if shared is None:
+            raise HeuristicError(
+                f"{most} zones would have to share endpoints, and an endpoint can name {HINTS_MAX}"
+            )
+        return shared
+    lent = _lent(joined, endpoints, bound)
+    if shared is None:
+        return lent
+    return min((lent, shared), key=lambda placement: cost_of(placement, traffic))
+
+
+def _needed(groups: list[_Group], bound: float) -> int:
+    return sum(group.needs(bound) for group in groups)
+
+
+def _lent(groups: list[_Group], endpoints: Mapping[str, int], bound: float) -> Placement:
+    """Returns the placement of *groups*, whose needs fit, after they lent to one another."""
+    if len(groups) < 2:
+        # With one group for all zones, endpoints need no hints.
+        return {zone: {(): count} for zone, count in endpoints.items()}
+    names = {name for group in groups for name in group.names}
+    spare = _Group((), 0.0, {zone: count for zone, count in endpoints.items() if zone not in names})
+    _lend([spare, *groups], bound)
+    _lend_all(spare, max(groups, key=lambda group: (group.load(), group.names)))
+    return {
+        zone: {
+            group.names: group.endpoints_by_zone[zone]
+            for group in groups
+            if group.endpoints_by_zone.get(zone)
+        }
+        for zone in endpoints
+    }
+
+
+def _cover(placement: Placement, zones: tuple[ZoneView, ...]) -> None:
+    """Adds each zone that no endpoint serves, which has no traffic so far, to its own endpoints, or
+    else to those of its region, or else to all: consumers in it would ignore all hints. Changes
+    *placement*.
+    """
+    region_by_zone = {zone.name: zone.region for zone in zones}
+    for zone in zones:
+        if any(zone.name in names for by in placement.values() for names in by):
+            continue
+        near = [other for other in placement if region_by_zone.get(other) == zone.region]
+        for other in [zone.name] if zone.name in placement else near or list(placement):
+            placement[other] = {
+                tuple(sorted({*names, zone.name})) if len(names) < HINTS_MAX else names: count
+                for names, count in placement[other].items()
+            }
 
 
 def overload_of(annotations: Mapping[str, str]) -> float:
@@ -131,29 +207,19 @@ def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> 
     return _Group((zone.name,), traffic, {zone.name: count} if count else {})
 
 
-def _join(groups: list[_Group], total: int, bound: float) -> list[_Group]:
-    """Joins groups until the needs fit into *total*; one group of all zones, with load 1, always
-    fits.
+def _join(groups: list[_Group], bound: float) -> list[_Group]:
+    """Joins the group that lacks most with the least loaded one. One group of all zones, with load
+    1, always fits.
     """
-    while sum(group.needs(bound) for group in groups) > total:
-        neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
-        others = [group for group in groups if group is not neediest]
-        partner = min(others, key=lambda group: (group.load(), group.names))
-        names = tuple(sorted((*neediest.names, *partner.names)))
-        joined = _Group(
-            names,
-            neediest.traffic + partner.traffic,
-            {**neediest.endpoints_by_zone, **partner.endpoints_by_zone},
-        )
-        groups = [
-            joined if group is neediest else group for group in groups if group is not partner
-        ]
-    if len(groups) > 1 and any(len(group.names) > HINTS_MAX for group in groups):
-        most = max(len(group.names) for group in groups)
-        raise HeuristicError(
-            f"{most} zones would have to share endpoints, and an endpoint can name {HINTS_MAX}"
-        )
-    return groups
+    neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
+    others = [group for group in groups if group is not neediest]
+    partner = min(others, key=lambda group: (group.load(), group.names))
+    joined = _Group(
+        tuple(sorted((*neediest.names, *partner.names))),
+        neediest.traffic + partner.traffic,
+        {**neediest.endpoints_by_zone, **partner.endpoints_by_zone},
+    )
+    return [joined if group is neediest else group for group in groups if group is not partner]
 
 
 def _lend(groups: list[_Group], bound: float) -> None:
@@ -181,13 +247,13 @@ def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
-        if group.traffic <= _EPSILON:  # lending does not increase its load
+        if group.traffic <= EPSILON:  # lending does not increase its load
             amounts[index] = min(group.count, needed)
             needed -= amounts[index]
     lenders = [
         index
         for index, group in enumerate(groups)
-        if group.traffic > _EPSILON and group.surplus(bound)
+        if group.traffic > EPSILON and group.surplus(bound)
     ]
     low = 0.0
     high = bound
@@ -213,7 +279,7 @@ def _lendable(group: _Group, load: float, bound: float) -> int:
     """Returns how many endpoints *group* can lend without a load beyond *load*."""
     if load <= 0:
         return 0
-    return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + _EPSILON)))
+    return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + EPSILON)))
 
 
 def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:
@@ -231,13 +297,7 @@ def _lend_all(spare: _Group, to: _Group) -> None:
         to.endpoints_by_zone[zone] = to.endpoints_by_zone.get(zone, 0) + count
 
 
-def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
-    """Returns the portions of *zone*: its own group first, then borrowers by name."""
-    portions = [
-        (zone not in group.names, Portion(group.endpoints_by_zone[zone], group.names))
-        for group in groups
-        if group.endpoints_by_zone.get(zone)
-    ]
-    return tuple(
-        portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones))
-    )
+def _portions(zone: str, by_names: Mapping[tuple[str, ...], int]) -> tuple[Portion, ...]:
+    """Returns the portions of *zone*: those that serve it first, then the others by name."""
+    ordered = sorted(by_names.items(), key=lambda item: (zone not in item[0], item[0]))
+    return tuple(Portion(count, names) for names, count in ordered)

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Final
 
 from sliceplane.slices.heuristics.balanced import Balanced
+from sliceplane.slices.heuristics.measured import MeasuredZones
 from sliceplane.slices.heuristics.spread_constraints import SpreadConstraints
 from sliceplane.slices.heuristics.types import Heuristic
 
-_OURS: Final[tuple[Heuristic, ...]] = (Balanced(), SpreadConstraints())
+_OURS: Final[tuple[Heuristic, ...]] = (Balanced(), MeasuredZones(), SpreadConstraints())
 SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType(
     {heuristic.name: heuristic for heuristic in _OURS}
 )

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from sliceplane.slices.heuristics.types import EndpointLocation
+from sliceplane.slices.heuristics.types import EndpointLocation, ServiceView
 from sliceplane.slices.packing.packer import SlicePacker
 
 #: seconds after which a sync reports a lasting problem again; servers keep Events for an hour
@@ -41,6 +41,8 @@ class HintPolicy(ABC):
         self._address_type = address_type
         self.active = False
         self.problem = ""
+        #: the time at which the next hints of a gradual change move
+        self.next_step: float | None = None
         #: the state that Events reported last
         self._reported_active = reported_active
         self._reported_problem = ""
@@ -62,8 +64,13 @@ class HintPolicy(ABC):
         """Starts or stops giving hints if necessary. Returns the Pods concerned."""
 
     @abstractmethod
-    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Changes as many hints as necessary. Returns the Pods concerned."""
+    def rebalance(self, packer: SlicePacker, now: float) -> tuple[str, ...]:
+        """Changes as many hints as necessary, or a part of them until ``next_step``. Returns the
+        Pods concerned.
+        """
+
+    def set_service(self, service: ServiceView) -> None:  # noqa: B027  # optional
+        """Replaces the Service after a change of its annotations."""
 
     def inherit(self, earlier: HintPolicy) -> None:
         """Takes over the reported state of *earlier*, the policy before the Service changed."""

@@ -107,7 +107,7 @@ class ZoneHints(HintPolicy):
                 self._counts[zone] = self._counts.get(zone, 0) + 1
         return tuple(self._zone_by_pod)
 
-    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker, now: float) -> tuple[str, ...]:
         """Moves hints if a zone lacks endpoints. Costs O(endpoints) then, O(zones) otherwise."""
         shares = self._zones.shares
         minimum = self._zones.allocation(len(self._zone_by_pod)).minimum if self.active else {}

@@ -8,6 +8,8 @@ location anew.
 each endpoint is kept: a new endpoint gets the portion that lacks most, and others move only as the
 new allocation requires, within their zone. They come from slices that are written anyway if these
 suffice, else from the fewest slices. The first plan takes over the hints of existing slices.
+If only the Service's annotations changed, the hints of a *gradual* heuristic move in steps of at most
+a tenth of the endpoints, ``STEP_S`` apart. A zone that comes or goes, and a restart, end that.
 
 A failure of a heuristic is a ``problem``: the Service's endpoints then have no hints.
 """
@@ -42,6 +44,10 @@ from sliceplane.slices.shape import HintMode, ServiceShape
 REASON_ENABLED: Final = "TrafficDistributionEnabled"
 REASON_FAILED: Final = "TrafficDistributionFailed"
 REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
+
+#: seconds between two steps of a gradual change, and the part of the endpoints that one step moves
+STEP_S: Final = 10.0
+STEP_PART: Final = 0.1
 
 _Names = tuple[str, ...]
 
@@ -112,7 +118,7 @@ class Unsupported(_PluginPolicy):
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         return ()
 
-    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker, now: float) -> tuple[str, ...]:
         return ()
 
     def check(self) -> None:
@@ -145,6 +151,11 @@ class LocalHints(_PluginPolicy):
         self._queried_zones: tuple[ZoneView, ...] = zones.views
         #: locations whose answer changed with the zones, until their endpoints are rebuilt
         self._changed: dict[EndpointLocation, None] = {}
+        self._is_outdated = False
+
+    def set_service(self, service: ServiceView) -> None:
+        self._service = service
+        self._is_outdated = True
 
     def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         earlier = self._location_by_pod.get(pod)
@@ -175,7 +186,8 @@ class LocalHints(_PluginPolicy):
 
     @property
     def is_converged(self) -> bool:
-        if self._zones.views != self._queried_zones:
+        if self._is_outdated or self._zones.views != self._queried_zones:
+            self._is_outdated = False
             self._queried_zones = self._zones.views
             for location in self._pods_by_location:
                 before = self._pieces.get(location)
@@ -201,7 +213,7 @@ class LocalHints(_PluginPolicy):
             else ()
         )
 
-    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker, now: float) -> tuple[str, ...]:
         return ()
 
     def check(self) -> None:
@@ -225,6 +237,7 @@ class ZonalHints(_PluginPolicy):
     ) -> None:
         super().__init__(address_type, heuristic.name)
         self._heuristic = heuristic
+        self._heuristic_is_gradual = bool(getattr(heuristic, "is_gradual", False))
         self._service = service
         self._zones = zones
         #: zone of each ready endpoint by Pod, and number of endpoints by zone, without zeros
@@ -239,6 +252,13 @@ class ZonalHints(_PluginPolicy):
         self._queried_zones: tuple[ZoneView, ...] = ()
         self._answer: Portions | str = {}
         self._pieces: dict[_Names, bytes] = {}
+        #: the Service changed since the last query; its hints move gradually
+        self._is_outdated = False
+        self._moves_gradually = False
+
+    def set_service(self, service: ServiceView) -> None:
+        self._service = service
+        self._is_outdated = True
 
     def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         zone = None if location is None else location.zone
@@ -284,9 +304,15 @@ class ZonalHints(_PluginPolicy):
 
     def _query(self) -> Portions | str:
         """Returns the heuristic's answer for the present counts. Queries it only after a change of
-        counts or zones.
+        counts, zones or the Service.
         """
-        if self._queried_counts != self._counts or self._queried_zones != self._zones.views:
+        if (
+            self._is_outdated
+            or self._queried_counts != self._counts
+            or self._queried_zones != self._zones.views
+        ):
+            self._moves_gradually = self._may_move_gradually()
+            self._is_outdated = False
             self._queried_counts = dict(sorted(self._counts.items()))
             self._queried_zones = self._zones.views
             self._answer = {}
@@ -296,6 +322,19 @@ class ZonalHints(_PluginPolicy):
                     self._heuristic, self._service, self._queried_counts, self._queried_zones
                 )
         return self._answer
+
+    def _may_move_gradually(self) -> bool:
+        """Returns True if the annotations changed, now or during the gradual change under way, and
+        no zone did.
+        """
+        before = [zone.name for zone in self._queried_zones]
+        return (
+            self._heuristic_is_gradual
+            and (self._is_outdated or (self._moves_gradually and self._answer != self._placed))
+            and self._queried_counts is not None
+            and self._queried_counts.keys() == self._counts.keys()
+            and before == [zone.name for zone in self._zones.views]
+        )
 
     @property
     def is_converged(self) -> bool:
@@ -324,17 +363,17 @@ class ZonalHints(_PluginPolicy):
                 self._place(self._zone_by_pod[pod], portion, 1)
         return tuple(self._zone_by_pod)
 
-    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker, now: float) -> tuple[str, ...]:
         """Moves endpoints to other portions if necessary. Costs O(endpoints) then, O(zones)
         otherwise.
         """
         portions = self._query()
         if isinstance(portions, str) or portions == self._placed:
+            self.next_step = None
             return ()
-        giving: dict[tuple[str, _Names], int] = {}
-        getting: dict[tuple[str, _Names], int] = {}
-        for zone, portion, difference in self._differences(portions):
-            (getting if difference > 0 else giving)[zone, portion] = abs(difference)
+        if self._moves_gradually and self.next_step is not None and now < self.next_step:
+            return ()
+        giving, getting = self._due_moves(portions)
         movable: dict[str, list[Movable[tuple[str, _Names]]]] = {}
         for pod in sorted(self._zone_by_pod):
             zone = self._zone_by_pod[pod]
@@ -353,8 +392,36 @@ class ZonalHints(_PluginPolicy):
             after = self._hinted[candidate.pod] = open_portions[zone].pop(0)
             self._place(zone, before, -1)
             self._place(zone, after, 1)
-        assert portions == self._placed, f"{self._placed} were placed, not {portions}"
+        is_complete = portions == self._placed
+        assert is_complete or self._moves_gradually, f"{self._placed} were placed, not {portions}"
+        self._moves_gradually = self._moves_gradually and not is_complete
+        self.next_step = None if is_complete else now + STEP_S
         return tuple(candidate.pod for candidate in moved)
+
+    def _due_moves(
+        self, portions: Portions
+    ) -> tuple[dict[tuple[str, _Names], int], dict[tuple[str, _Names], int]]:
+        """Returns how many endpoints each portion gives, and how many each gets: all, or those of
+        one step of a gradual change.
+        """
+        giving: dict[tuple[str, _Names], int] = {}
+        getting: dict[tuple[str, _Names], int] = {}
+        for zone, portion, difference in self._differences(portions):
+            (getting if difference > 0 else giving)[zone, portion] = abs(difference)
+        if not self._moves_gradually:
+            return giving, getting
+        left = max(1, int(len(self._zone_by_pod) * STEP_PART))
+        for zone in self._counts:
+            amount = min(left, sum(count for key, count in getting.items() if key[0] == zone))
+            left -= amount
+            for moves in (giving, getting):
+                remaining = amount
+                for key in [key for key in moves if key[0] == zone]:
+                    moves[key] = min(moves[key], remaining)
+                    remaining -= moves[key]
+                    if not moves[key]:
+                        del moves[key]
+        return giving, getting
 
     def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
         """Yields zone, portion, and the number of endpoints that must be added to it (negative:

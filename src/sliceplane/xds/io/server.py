@@ -44,6 +44,7 @@ from sliceplane.xds.io.admission import (
 from sliceplane.xds.io.budget import STREAM_BYTES_MAX
 from sliceplane.xds.io.clients import ConnectedClient, XdsMeters
 from sliceplane.xds.io.connection import Call
+from sliceplane.xds.io.load import LOAD_PATH, LoadStreams
 from sliceplane.xds.io.long_work import LongWork
 from sliceplane.xds.io.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.xds.io.progress import AckReporter, BehindCounts
@@ -106,6 +107,7 @@ class XdsServer:
         self._is_flushing = False
         self._reporter: AckReporter | None = None
         self._long_work = LongWork(self._execute_step)
+        self._load = LoadStreams(catalog, config, clock, self._visibility)
         self.stopping = False
         self._meters: Final = XdsMeters(
             catalog, self._connected.values(), self._behind, self._laggards
@@ -227,6 +229,9 @@ class XdsServer:
             await asyncio.sleep(GRACE_S)
             self._on_synced()  # a kind that the server may not list counts as synced
             now = self._clock()
+            requests = self._load.on_tick()
+            if self._reporter is not None:
+                self._reporter.progress.on_connections(requests)
             for item in list(self._connected.values()):
                 due = item.stream.next_deadline()
                 if due is not None and due <= now:
@@ -242,11 +247,14 @@ class XdsServer:
     # -- clients
 
     def opened(self, call: Call) -> None:
+        if call.path == LOAD_PATH:
+            self._load.opened(call)
+            return
         make = STREAMS.get(call.path)
         if make is None:
             call.finish(
                 _UNIMPLEMENTED,
-                f"{call.path[:200]}: this server has only aggregated streams (ADS)",
+                f"{call.path[:200]}: this server has only aggregated streams (ADS) and load reports",
             )
             return
         self._connected[call] = ConnectedClient(call, make(self._encoder), self._clock())
@@ -254,6 +262,7 @@ class XdsServer:
     def message(self, call: Call, data: bytes) -> None:
         item = self._connected.get(call)
         if item is None:
+            self._load.message(call, data)
             return
         began = perf_counter()
         has_read = item.stream.on_request(data, self._clock(), later=self._long_work.is_spent)
@@ -301,6 +310,7 @@ class XdsServer:
     def closed(self, call: Call) -> None:
         item = self._connected.pop(call, None)
         if item is None:
+            self._load.closed(call)
             return
         if item.admission is not None:
             item.admission.cancel()
@@ -437,6 +447,14 @@ class XdsServer:
         item.stream.on_admitted(view, visible, self._catalog.revision, self._clock())
         self._execute_actions(item)
         self._charge_and_schedule(item)
+
+    async def _visibility(self, user: User) -> VisibleNamespaces:
+        """Returns what *user* may see, once the catalog is complete. Raises ``StatusError`` and
+        ``Unreachable``.
+        """
+        await self._ready.wait()
+        assert self._reviews is not None, "follows"
+        return self._reviews.cached(user) or await self._reviews.review(user)
 
     async def _review_clients(self) -> None:
         """Reviews what clients may see: periodically, and immediately for a new namespace.  Also

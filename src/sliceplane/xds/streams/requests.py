@@ -41,6 +41,9 @@ TEXT_MAX: Final = 1024
 ENTRY_MAX: Final = 2 * (NAME_MAX + 8)
 #: bytes up to which a pair of name and version is shared between clients
 SHARED_MAX: Final = NAME_MAX + 64
+#: clusters of a load report, and localities of each of them
+LOAD_CLUSTERS_MAX: Final = 200
+LOAD_LOCALITIES_MAX: Final = 64
 #: members of ``metadata`` that this server honours
 METADATA: Final = ("node_name", "namespace", "namespaces", "listeners", "leds")
 
@@ -166,6 +169,25 @@ def read_node(message: bytes, number: int) -> ClientFacts | None:
         if position >= len(message):
             break
     return None
+
+
+def read_load_stats(message: bytes) -> tuple[ClientFacts | None, list[tuple[str, int]]]:
+    """Decodes a LoadStatsRequest: the node, and clusters with the requests issued to them; of
+    libraries that do not count those, the successful and the failed ones.
+
+    Reads ``LOAD_CLUSTERS_MAX`` clusters and ``LOAD_LOCALITIES_MAX`` localities of each. Raises
+    ``RequestError``.
+    """
+    values = _Values.of(message, LOAD_CLUSTERS_MAX + HEAD_FIELDS_MAX)
+    stats: list[tuple[str, int]] = []
+    for entry in values.messages(2):
+        cluster = _Values.of(entry, LOAD_LOCALITIES_MAX)
+        requests = 0
+        for part in cluster.messages(2):
+            locality = _Values.of(part, LOAD_LOCALITIES_MAX)
+            requests += locality.integer(8) or locality.integer(2) + locality.integer(4)
+        stats.append((cluster.text(1), requests))
+    return values.node(1), stats
 
 
 def forget_shared() -> None:

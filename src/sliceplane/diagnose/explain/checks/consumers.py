@@ -54,6 +54,11 @@ def node_reads(case: NodeCase) -> Iterator[Selection]:
         yield SLICES.everywhere()  # the objects that others have applied
 
 
+def is_silent(case: NodeCase | ServiceCase) -> bool:
+    """Returns True if no node reports what it applies, as where Cilium serves Services."""
+    return not case.facts.derived(_proxies)
+
+
 def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Selection]:
     """Yields the reads of Nodes that are needed to judge proxies."""
     unconfirmed = [
@@ -226,12 +231,12 @@ def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:
 CHECKS = (of_service, unqueried_health_check)
 
 
-_VIEWS: Final = f"{LABEL_COMPONENT}=view"
+_LABEL: Final = f"{LABEL_COMPONENT}=view"
+VIEWS: Final = LEASES.in_namespace("", _LABEL)
 
 
 def view_reads(case: ServiceCase) -> Iterator[Selection]:
-    is_lint = case.question.kind == "everything"
-    yield LEASES.in_namespace("" if is_lint else case.namespace, _VIEWS)
+    yield VIEWS if case.question.is_of_cluster else LEASES.in_namespace(case.namespace, _LABEL)
 
 
 def view_behind(case: ServiceCase) -> Iterable[Finding]:

@@ -304,7 +304,7 @@ def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
 
 def _requested(case: ServiceCase) -> Iterator[tuple[int, ServicePort]]:
     """Yields the ports of the query, each with its index in the Service."""
-    requested = case.requested_ports
+    requested = set(case.requested_ports)
     return ((index, port) for index, port in enumerate(_ports(case)) if port in requested)
 
 

@@ -17,6 +17,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, part, some, verb
 from sliceplane.api.requests import Selection
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.balancing.shares import OVERLOAD, ClientLocation, EndpointKind, shares
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.case import (
@@ -41,7 +42,6 @@ from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.hinting.topology import ZoneShares
-from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 
 
 def auto_without_hints(case: ServiceCase) -> Iterable[Finding]:

@@ -23,15 +23,15 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, count, part, patch, some, verb
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, evidence_of, name_of, zone_of
-from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import CONFIG_MAPS, NODES, SLICES
-from sliceplane.slices.shape import (
+from sliceplane.api.service_rules import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
     requests_annotation_hints,
-    traffic_distribution,
 )
+from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, evidence_of, name_of, zone_of
+from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.objects import CONFIG_MAPS, NODES, SLICES
+from sliceplane.slices.shape import traffic_distribution
 
 SYSTEM: Final = "kube-system"
 CILIUM_CONFIG: Final = "cilium-config"

@@ -36,7 +36,7 @@ from sliceplane.node.io.kernel.netns import FOLDER, within_blocking
 from sliceplane.node.nft.netlink.batch import MessageBatch, encode
 from sliceplane.node.nft.netlink.clients import (
     DumpPart,
-    clients_request,
+    elements_request,
     limits,
     parse_part,
     sets_request,
@@ -100,12 +100,24 @@ def read_dynamic_sets(table: TableRef, netns: str = "") -> DynamicSetContents:
         names += part.names
     for name, limit in limits(tuple(names)).items():
         clients: list[tuple[str, int]] = []
-        for part in _dump(clients_request(table, name), table, netns) if limit else ():
+        for part in _dump(elements_request(table, name), table, netns) if limit else ():
             clients += part.clients
             if len(clients) >= limit:
                 break
         contents[name] = tuple(clients[:limit])
     return contents
+
+
+def read_counters(table: TableRef, name: str, netns: str = "") -> dict[bytes, int] | None:
+    """Returns the packets that the elements of the set *name* have counted, by key; ``None`` if
+    there is no such set. Blocks; raises ``OSError``.
+    """
+    counts: dict[bytes, int] = {}
+    for part in _dump(elements_request(table, name), table, netns):
+        if part.refused:
+            return None
+        counts.update(part.counts)
+    return counts
 
 
 def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:

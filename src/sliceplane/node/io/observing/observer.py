@@ -2,7 +2,8 @@
 rules, and the report of the revisions that the rules have.
 
 It reports in the same Lease as our node proxy (``consume.progress``), so whatever reads that Lease
-works on nodes with kube-proxy. It writes no rule.
+works on nodes with kube-proxy. It writes no rule: ``node.io.demand``, which counts the connections
+of ``demand``, has a table of its own and runs only if requested.
 
 **nftables**: a check follows each change of the API or of the rules. **iptables**: a check begins with
 a read of the rules (``saved_reader``). Which one is found at each check: kube-proxy may be restarted
@@ -31,6 +32,7 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Kind, Metrics
 from sliceplane.kit.rng import Rng
+from sliceplane.node.demand import ServiceDemand
 from sliceplane.node.io.flow_counter import CountFlows, FlowCounter
 from sliceplane.node.io.inputs import Changes, InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
@@ -74,6 +76,7 @@ class Observer:
         """*count_flows*: counts open connections for ``drain --until-idle``; ``None``: not."""
         self.node_name: Final = node_name
         self.progress = Progress(node_name, families)
+        self.demand = ServiceDemand(families)
         self.report_due = asyncio.Event()
         self.revision_applied = asyncio.Event()
         #: the rules that were compared last: "nftables", "iptables-nft", "iptables-legacy"; "": none
@@ -174,6 +177,9 @@ class Observer:
     def _on_changes(self, selection: str, changes: Changes) -> None:
         now = self._clock()
         for change in changes:
+            match change.old, change.new:
+                case (Service() | None as before, Service() | None as after):
+                    self.demand.on_service(before, after)
             for agreement in self._agreements.values():
                 match change.old, change.new:
                     case (Service() | None as old, Service() | None as new):

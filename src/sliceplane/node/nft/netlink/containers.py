@@ -35,7 +35,7 @@ _ELEMENTS_BYTES_MAX = 60_000
 
 # NFTA_SET_*
 _TABLE, _NAME, _FLAGS, _KEY_TYPE, _KEY_BYTES, _DATA_TYPE, _DATA_BYTES = 1, 2, 3, 4, 5, 6, 7
-_DESCRIPTION, _ID, _TIMEOUT_MS, _USERDATA = 9, 10, 11, 13
+_DESCRIPTION, _ID, _TIMEOUT_MS, _USERDATA, _EXPRESSION = 9, 10, 11, 13, 17
 # NFT_SET_*
 _ANONYMOUS, _CONSTANT, _INTERVAL, _MAP, _TIMEOUT, _DYNAMIC = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 _VERDICT = 0xFFFFFF00  # NFT_DATA_VERDICT
@@ -139,6 +139,8 @@ def definition(table: str, container: NftContainer, family: NftFamily, set_id: i
     if container.size:
         body.append(nest(_DESCRIPTION, number(1, container.size)))
     body.append(attribute(_USERDATA, _userdata(container, family)))
+    if container.has_counters:
+        body.append(nest(_EXPRESSION, text(1, "counter"), nest(2)))
     return b"".join(body)
 
 
@@ -226,16 +228,16 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
         elif isinstance(stored, DnatTarget) and len(key) == _BUCKET_KEY_PARTS:
             if pack_bucket is None or key[:3] != destination:
                 destination = key[:3]
-                pack_bucket = _bucket_packer(_packed(destination, family), family)
+                pack_bucket = _bucket_packer(pack_key(destination, family), family)
             yield pack_bucket(key[3], stored)
         else:
-            yield _element(_packed(key, family), stored, family)
+            yield _element(pack_key(key, family), stored, family)
 
 
 def keys(removed: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
     """Returns the keys of the elements to delete, as ``element_lists`` takes them."""
     for key in removed:
-        yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
+        yield nest(LIST_ELEMENT, nest(_KEY, value(pack_key(key, family))))
 
 
 def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
@@ -304,7 +306,7 @@ def _element(packed: bytes, stored: Value, family: NftFamily) -> bytes:
     return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[stored.kind], stored.chain)))
 
 
-def _packed(key: Key, family: NftFamily) -> bytes:
+def pack_key(key: Key, family: NftFamily) -> bytes:
     """Packs a key.  A number alone, or after a port, is one that ``numgen`` draws; any other number
     is a port (``NftContainer.key``).
     """
@@ -312,7 +314,7 @@ def _packed(key: Key, family: NftFamily) -> bytes:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
     if len(key) == _BUCKET_KEY_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
-        return _packed(key[:3], family) + host_number(key[3])
+        return pack_key(key[:3], family) + host_number(key[3])
     parts = []
     for part in key:
         if isinstance(part, int):

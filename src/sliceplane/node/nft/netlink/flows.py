@@ -25,7 +25,7 @@ from sliceplane.node.nft.netlink.messages import (
     attribute,
     message,
     nest,
-    read_attributes,
+    parse_attributes,
 )
 
 _NEW, _GET, _DELETE = 1 << 8, 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_*
@@ -130,13 +130,13 @@ def _open_flow(body: bytes, addresses: Collection[bytes]) -> OpenFlow | None:
     side closes; the kernel reports no state of a flow that it offloaded, which is open. Others are
     open while the kernel calls them assured (packets in both directions), until they expire.
     """
-    entry = dict(read_attributes(body))
+    entry = dict(parse_attributes(body))
     sent, answers = _ends(entry.get(_TUPLE, b"")), _ends(entry.get(_REPLY_TUPLE, b""))
     if answers.source not in addresses:
         return None
     if answers.protocol == _TCP:
-        info = dict(read_attributes(entry.get(_PROTOCOL_INFO, b""))).get(_TCP_INFO, b"")
-        state = dict(read_attributes(info)).get(_TCP_STATE, b"\x03")[0]
+        info = dict(parse_attributes(entry.get(_PROTOCOL_INFO, b""))).get(_TCP_INFO, b"")
+        state = dict(parse_attributes(info)).get(_TCP_STATE, b"\x03")[0]
         is_open = state in _OPEN_STATES
     else:
         is_open = bool(int.from_bytes(entry.get(_STATUS, b""), "big") & _ASSURED)
@@ -160,10 +160,10 @@ class _Ends(NamedTuple):
 
 
 def _ends(body: bytes) -> _Ends:
-    parts = dict(read_attributes(body))
-    addresses = [value for _, value in sorted(read_attributes(parts.get(_ADDRESSES, b"")))]
+    parts = dict(parse_attributes(body))
+    addresses = [value for _, value in sorted(parse_attributes(parts.get(_ADDRESSES, b"")))]
     source, destination, *_ = (*addresses, b"", b"")
-    protocol = dict(read_attributes(parts.get(_PROTOCOL, b"")))
+    protocol = dict(parse_attributes(parts.get(_PROTOCOL, b"")))
     return _Ends(
         source,
         destination,

@@ -75,8 +75,8 @@ def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
     return HEADER.pack(length, kind, REQUEST, sequence, 0) + _RESOURCE.pack(0, 0, subsystem)
 
 
-def read_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields number and value of each attribute in *body*; ends at a malformed one."""
+def parse_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the number and the contents of each attribute."""
     at, end = 0, len(body)
     while at + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(body, at)
@@ -122,5 +122,12 @@ def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
 
 
 def _text(attributes: bytes) -> str:
-    text_bytes = dict(read_attributes(attributes)).get(_TEXT, b"")
-    return text_bytes.rstrip(b"\0").decode(errors="replace")
+    at = 0
+    while at + 4 <= len(attributes):
+        length, kind = struct.unpack_from("=HH", attributes, at)
+        if length < 4:
+            break
+        if kind & 0x3FFF == _TEXT:
+            return attributes[at + 4 : at + length].rstrip(b"\0").decode(errors="replace")
+        at += length + 3 & ~3
+    return ""

@@ -20,6 +20,8 @@ from sliceplane.api.errors import (
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import (
     AFFINITY_TIMEOUT_MAX_S,
+    ANNOTATION_TOPOLOGY_AWARE_HINTS,
+    ANNOTATION_TOPOLOGY_MODE,
     CLUSTER_IP_TYPES,
     EXTERNAL_TYPES,
     NO_CLUSTER_IP,
@@ -56,8 +58,6 @@ from sliceplane.server.registry.validation.rules import (
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
 FAMILY_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
-ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
-ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
 
 
 def is_headless(spec: Document) -> bool:
@@ -286,8 +286,8 @@ def _topology(document: Document) -> FieldErrors:
     """The two names of one annotation may not contradict each other."""
     annotations = document["metadata"].get("annotations", {})
     mode = annotations.get(ANNOTATION_TOPOLOGY_MODE)
-    hints = annotations.get(ANNOTATION_TOPOLOGY_HINTS)
+    hints = annotations.get(ANNOTATION_TOPOLOGY_AWARE_HINTS)
     if mode is None or hints is None or mode == hints:
         return []
-    detail = f"must match annotations[{ANNOTATION_TOPOLOGY_HINTS}] when both are specified"
+    detail = f"must match annotations[{ANNOTATION_TOPOLOGY_AWARE_HINTS}] when both are specified"
     return [invalid_value(f"metadata.annotations[{ANNOTATION_TOPOLOGY_MODE}]", mode, detail)]

@@ -21,6 +21,8 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Services
 from sliceplane.api.service_rules import (
     AFFINITY_TIMEOUT_DEFAULT_S,
+    ANNOTATION_TOPOLOGY_AWARE_HINTS,
+    ANNOTATION_TOPOLOGY_MODE,
     CLUSTER_IP_TYPES,
     EXTERNAL_TYPES,
     PROTOCOL_DEFAULT,
@@ -49,12 +51,7 @@ from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import range_spelling, spelling
 from sliceplane.server.registry.validation.load_balancers import validate_service_status
 from sliceplane.server.registry.validation.rules import Rules, fill
-from sliceplane.server.registry.validation.services import (
-    ANNOTATION_TOPOLOGY_HINTS,
-    ANNOTATION_TOPOLOGY_MODE,
-    is_headless,
-    validate_service,
-)
+from sliceplane.server.registry.validation.services import is_headless, validate_service
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -155,9 +152,9 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
     """Yields upstream's warnings in its order (``pkg/api/service/warnings.go``)."""
     spec: Document = document["spec"]
     headless = spec.get("type") == "ClusterIP" and is_headless(spec)
-    if ANNOTATION_TOPOLOGY_HINTS in document["metadata"].get("annotations", {}):
+    if ANNOTATION_TOPOLOGY_AWARE_HINTS in document["metadata"].get("annotations", {}):
         yield (
-            f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use "
+            f"annotation {ANNOTATION_TOPOLOGY_AWARE_HINTS} is deprecated, please use "
             f"{ANNOTATION_TOPOLOGY_MODE} instead"
         )
     yield from _spellings(spec, "clusterIPs")

@@ -1,0 +1,408 @@
+"""The controller of Services with ``sliceplane.dev/Measured``: it writes the annotation
+``sliceplane.dev/measured-shares`` with each decision, and the condition
+``TrafficDistributionMeasured``.
+
+A decision is due every ``PERIOD_S``, and at once when a zone with ready Nodes comes or goes. It is
+based on the nodes' Leases (``meter``) and mostly changes nothing (``decision``). While nothing
+sound is measured, the last shares stay for ``KEPT_S``; then the annotation is removed, and the
+shares are those of CPU. The condition says why.
+
+All state but the averages is in the Service, so a restart writes nothing: the condition stays while
+the averages warm up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Lease, Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.api.selectors.adoption import Scope, selector_of
+from sliceplane.consume.demand import (
+    ANNOTATION_DEMAND,
+    CONNECTIONS,
+    DEMAND_SERVICES_MAX,
+    REQUESTS,
+    UID_LENGTH,
+    is_measured,
+)
+from sliceplane.consume.progress import LEASE_PREFIX, XDS, lease_prefix
+from sliceplane.controllers.measured.decision import (
+    Estimate,
+    HintInputs,
+    PredictedHints,
+    decide,
+    estimate,
+    moves_between,
+    predict,
+    round_shares,
+)
+from sliceplane.controllers.measured.endpoints import EndpointCounts
+from sliceplane.controllers.measured.meter import DemandMeter
+from sliceplane.controllers.node_progress import PROXY_LEASES, XDS_LEASES
+from sliceplane.controllers.traffic_distribution import (
+    DesiredCondition,
+    condition_writes,
+    conditions_of,
+    is_outdated,
+)
+from sliceplane.kit.metrics import Family, Labels, Metrics, merged
+from sliceplane.kit.names import check_label_value
+from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, write_shares
+from sliceplane.slices.heuristics.types import HeuristicError, ServiceView
+from sliceplane.slices.hinting.topology import ZoneShares
+from sliceplane.watch.cache import Change
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, object_patch
+from sliceplane.watch.controller.keyed import KeyedController
+
+CONDITION: Final = "TrafficDistributionMeasured"
+SHARES_REPLACED: Final = "MeasuredSharesReplaced"
+#: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
+WEIGHTS: Final = "weights:"
+
+#: seconds between two decisions of a Service
+PERIOD_S: Final = 60.0
+#: seconds from the first event of a Service to its first decision: two half-lives
+WARMING_S: Final = 120.0
+#: digits of a weight
+WEIGHT_DIGITS_MAX: Final = 9
+#: seconds for which shares stay without a sound measurement
+KEPT_S: Final = 600.0
+#: part of the ready Nodes that must report
+COVERAGE_MIN: Final = 0.8
+#: connections in the window below which the shares of CPU decide more than the measured ones; half
+#: of that, if they were enough before
+CONNECTIONS_MIN: Final = 200.0
+
+_MEASURED: Final = DesiredCondition(CONDITION, "True", "Measured", "")
+#: the message while nothing reports, by source of demand
+_UNREPORTED: Final = {
+    CONNECTIONS: "no node counts connections: sliceplane proxy and sliceplane observe do",
+    REQUESTS: "no xDS server reports requests: sliceplane xds does, for its clients",
+}
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A Service with measured shares. Times are seconds since the epoch."""
+
+    service: Service
+    since: float
+    #: when the measurement was sound last
+    sound_at: float
+    decided_at: float = float("-inf")
+    #: the annotation of the write under way, and the one that was written last; ``None``: none by
+    #: this process
+    writing: str | None = None
+    written: str | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+    prediction: PredictedHints | None = None
+
+    @property
+    def uid(self) -> str:
+        return self.service.metadata.uid[:UID_LENGTH]
+
+    @property
+    def annotation(self) -> str:
+        return (self.service.metadata.annotations or {}).get(ANNOTATION_SHARES, "")
+
+    @property
+    def is_edited(self) -> bool:
+        """True if the annotation is not the one that this process wrote."""
+        return self.written is not None and self.written != self.annotation
+
+
+class MeasuredZonesController(KeyedController):
+    """The controller. Keys are ``namespace/name`` of Services of *scope*."""
+
+    def __init__(self, scope: Scope = Scope.SELECTING) -> None:
+        super().__init__(
+            ControllerInfo(
+                name="measured-zones-controller",
+                aliases=("measured-zones",),
+                component="sliceplane-controllers",
+                watches=(
+                    Selection(Services),
+                    Selection(EndpointSlices),
+                    Selection(Nodes),
+                    PROXY_LEASES,
+                    XDS_LEASES,
+                ),
+            )
+        )
+        self._scope = scope
+        self._followed: dict[str, _Followed] = {}
+        self._endpoints = EndpointCounts(scope.manager)
+        self._meter = DemandMeter()
+        self._zones = ZoneShares()
+        self._nodes: dict[str, NodeFacts] = {}
+        self._metrics = Metrics()
+        self._moves = self._metrics.counter(
+            "sliceplane_service_hint_moves_total",
+            "Endpoints whose hints decisions by measured demand changed.",
+        )
+        self._declare_metrics()
+
+    # -- events
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        name = change.object.metadata.name
+        match change.object:
+            case Service() as service:
+                self._on_service(service, gone=change.new is None, now=now)
+            case EndpointSlice():
+                self._endpoints.on_slice(*change.typed(EndpointSlice))
+            case Node() as node:
+                self._on_node(name, None if change.new is None else NodeFacts(node), now)
+            case Lease() as lease:
+                text = (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
+                text = None if change.new is None else text
+                if name.startswith(LEASE_PREFIX):
+                    self._meter.on_report(name.removeprefix(LEASE_PREFIX), text, now)
+                elif name.startswith(lease_prefix(XDS)):
+                    self._meter.on_server_report(name, text, now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
+        key = service.metadata.key
+        followed = self._followed.get(key)
+        ours = is_measured(service) or bool(conditions_of(service, (CONDITION,)))
+        if followed is not None and followed.service.metadata.uid != service.metadata.uid:
+            self._forget(key)
+            followed = None
+        if gone or not ours or not selector_of(service, self._scope):
+            self._forget(key)
+            return
+        if followed is None:
+            followed = self._followed[key] = _Followed(service, now, now)
+            self._meter.follow(followed.uid)
+            self._endpoints.follow(key)
+        elif not is_outdated(service, followed.service):
+            followed.service = service
+        self.enqueue(key, now)
+
+    def _forget(self, key: str) -> None:
+        followed = self._followed.pop(key, None)
+        if followed is not None:
+            self._meter.follow(followed.uid, -1)
+            self._endpoints.forget(key)
+
+    def _on_node(self, name: str, facts: NodeFacts | None, now: float) -> None:
+        before = [zone.name for zone in self._zones.views]
+        self._zones.replace(self._nodes.pop(name, None), facts)
+        if facts is not None:
+            self._nodes[name] = facts
+        zone = "" if facts is None else facts.zone
+        self._meter.on_node(name, zone, is_expected=facts is not None and facts.counted)
+        if before != [zone.name for zone in self._zones.views]:
+            for key, followed in self._followed.items():
+                followed.decided_at = float("-inf")
+                self.enqueue(key, now)
+
+    # -- work
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        followed = self._followed.get(key)
+        if followed is None or followed.service.metadata.is_deleting:
+            return ()
+        service = followed.service
+        if not is_measured(service):
+            return (
+                *self._shares_write(followed, ""),
+                *condition_writes(service, (), now, (CONDITION,)),
+            )
+        condition, text = self._decision(key, followed, now)
+        due = followed.decided_at + PERIOD_S
+        self.enqueue_after(key, due - now if due > now else PERIOD_S, now)
+        return (
+            *self._shares_write(followed, text),
+            *condition_writes(service, (condition,), now, (CONDITION,)),
+        )
+
+    def _shares_write(self, followed: _Followed, text: str) -> tuple[Write, ...]:
+        if text == followed.annotation:
+            return ()
+        service = followed.service
+        if followed.is_edited:
+            self.report(
+                Services,
+                service,
+                "Normal",
+                SHARES_REPLACED,
+                f"the annotation {ANNOTATION_SHARES} was edited: a decision replaces "
+                f"{followed.annotation!r:.100}; sliceplane.dev/demand: weights: ... fixes shares",
+                action="Decide",
+            )
+        followed.writing = text
+        annotations = {ANNOTATION_SHARES: text or None}
+        change = {"metadata": {"annotations": annotations}}
+        return (object_patch(Services, service.metadata, change, tolerate=("NotFound",)),)
+
+    def finished(self, done: Done, now: float) -> None:
+        """Takes the answers before the cache shows them, so that nothing is written twice."""
+        followed = self._followed.get(done.job.key)
+        for answer in done.results:
+            if answer and followed is not None:
+                service = decode(answer, Service)
+                same = service.metadata.uid == followed.service.metadata.uid
+                if same and not is_outdated(service, followed.service):
+                    followed.service = service
+                    if followed.annotation == followed.writing:
+                        followed.written = followed.writing
+
+    # -- the decision
+
+    def _decision(self, key: str, followed: _Followed, now: float) -> tuple[DesiredCondition, str]:
+        """Returns the condition, and the annotation; "" for none."""
+        service, current = followed.service, followed.annotation
+        source = (service.metadata.annotations or {}).get(ANNOTATION_DEMAND, CONNECTIONS)
+        if source.startswith(WEIGHTS):
+            weights = read_weights(source.removeprefix(WEIGHTS))
+            if not weights:
+                text = f"{ANNOTATION_DEMAND} is not of the form weights: zone-a=3,zone-b=1"
+                return _unmeasured("NotMeasured", text)[0], ""
+            message = f"the shares are those of the annotation {ANNOTATION_DEMAND}"
+            return _MEASURED._replace(message=message), write_shares(round_shares(weights))
+        found = (
+            self._meter.request_rates(followed.uid, now)
+            if source == REQUESTS
+            else self._meter.rates(followed.uid, now)
+        )
+        rates = found or {}
+        measured = estimate(rates, self._zones.views)
+        condition, is_sound = self._condition(
+            followed, source, measured, now, has_reports=found is not None
+        )
+        if not is_sound:
+            return condition, current if now - followed.sound_at < KEPT_S else ""
+        followed.sound_at = now
+        if now - followed.decided_at < PERIOD_S:
+            return condition, current
+        followed.decided_at = now
+        view = ServiceView(
+            namespace=service.metadata.namespace,
+            name=service.metadata.name,
+            annotations=service.metadata.annotations or {},
+        )
+        inputs = HintInputs(view, self._endpoints.of(key), self._zones.views)
+        try:
+            text = decide(inputs, "" if followed.is_edited else current, measured)
+            prediction = predict(inputs, text, measured.shares)
+            if text != current:
+                before = predict(inputs, current, measured.shares)
+                self._moves.value += moves_between(before.placement, prediction.placement)
+        except HeuristicError:  # an Event of the controller of EndpointSlices has the reason
+            return condition, current
+        followed.rates, followed.prediction = rates, prediction
+        return condition, text
+
+    def _condition(
+        self, followed: _Followed, source: str, measured: Estimate, now: float, *, has_reports: bool
+    ) -> tuple[DesiredCondition, bool]:
+        """Returns the condition, and True if *measured* is sound. *has_reports*: of *source*."""
+        service = followed.service
+        if service.spec.internal_traffic_policy == "Local":
+            text = "internalTrafficPolicy is Local: connections stay on their node, without hints"
+            return _unmeasured("LocalPolicy", text)
+        if source not in _UNREPORTED:
+            text = f"{ANNOTATION_DEMAND} is unknown: use {CONNECTIONS}, {REQUESTS}, or weights"
+            return _unmeasured("NotMeasured", text)
+        before = conditions_of(service, (CONDITION,)).get(CONDITION)
+        if now - followed.since < WARMING_S:
+            text = f"{source} are counted for {WARMING_S:.0f} s before the first decision"
+            if before is None:
+                return DesiredCondition(CONDITION, "Unknown", "Warming", text), False
+            return DesiredCondition(CONDITION, before.status, before.reason, before.message), False
+        if not has_reports:
+            return _unmeasured("NotMeasured", _UNREPORTED[source])
+        if source == CONNECTIONS and (self._meter.coverage(now) or 0.0) < COVERAGE_MIN:
+            text = f"less than {COVERAGE_MIN:.0%} of the ready Nodes report connections"
+            return _unmeasured("NodesSilent", text)
+        were_enough = before is not None and before.status == "True"
+        if measured.connections < CONNECTIONS_MIN / (2 if were_enough else 1):
+            text = f"fewer than {CONNECTIONS_MIN:.0f} {source} in the last minutes"
+            return _unmeasured("TooLittleTraffic", text)
+        return _MEASURED._replace(
+            message=f"zones have hints for the {source} that start in them"
+        ), True
+
+    # -- metrics
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return merged(super().samples(now), self._metrics.families())
+
+    def _declare_metrics(self) -> None:
+        computed = self._metrics.computed
+        labels = ("namespace", "service")
+        computed(
+            "gauge",
+            "sliceplane_service_zone_demand",
+            "Connections per second that start in a zone, at the last decision.",
+            lambda: [
+                ((*name, zone), rate)
+                for name, followed, _ in self._decided()
+                for zone, rate in sorted(followed.rates.items())
+            ],
+            *labels,
+            "zone",
+        )
+        computed(
+            "gauge",
+            "sliceplane_service_overload",
+            "Greatest expected load of an endpoint in fair shares, at the last decision.",
+            lambda: [(name, prediction.cost.load) for name, _, prediction in self._decided()],
+            *labels,
+        )
+        computed(
+            "gauge",
+            "sliceplane_service_cross_zone_share",
+            "Part of the connections that leave their zone by hints, at the last decision.",
+            lambda: [(name, prediction.cost.crossing) for name, _, prediction in self._decided()],
+            *labels,
+        )
+        computed(
+            "counter",
+            "sliceplane_demand_reports_invalid_total",
+            "Entries of nodes' reports of demand that are invalid.",
+            lambda: self._meter.invalid,
+        )
+        computed(
+            "gauge",
+            "sliceplane_demand_nodes_capped",
+            "Nodes that report more than three times the median of their zone.",
+            lambda: self._meter.capped,
+        )
+
+    def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:
+        """Yields the first ``DEMAND_SERVICES_MAX`` Services by name, if they have a decision."""
+        for _, followed in sorted(self._followed.items())[:DEMAND_SERVICES_MAX]:
+            meta = followed.service.metadata
+            if followed.prediction is not None:
+                yield (meta.namespace, meta.name), followed, followed.prediction
+
+    def check(self) -> None:
+        super().check()
+        self._endpoints.check()
+
+
+def _unmeasured(reason: str, message: str) -> tuple[DesiredCondition, bool]:
+    return DesiredCondition(CONDITION, "False", reason, message), False
+
+
+def read_weights(text: str) -> dict[str, float]:
+    """Returns the weights by zone of ``zone-a=3,zone-b=1``; empty if *text* has another form."""
+    weights: dict[str, float] = {}
+    for entry in text.split(","):
+        zone, _, digits = entry.strip().partition("=")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= WEIGHT_DIGITS_MAX
+        if not zone or check_label_value(zone) or not is_number or zone in weights:
+            return {}
+        weights[zone] = float(digits)
+    return weights if any(weights.values()) else {}

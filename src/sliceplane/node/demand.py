@@ -1,0 +1,212 @@
+"""New connections of this node's clients to the Services that ask for ``sliceplane.dev/Measured``:
+the destinations that the kernel counts, the transactions that keep its table current, and the total
+of each Service.
+
+```
+prerouting, output  -110  nat  -> a set of destinations, each with a counter of packets
+```
+
+The table ``sliceplane-demand`` of a family exists while a Service asks, beside any node proxy. Its
+chains decide nothing. They are **nat chains**, which the kernel evaluates once for a connection: a
+tracked flow has its translation afterwards. A filter chain with ``ct state new`` would count each
+packet until the first answer: all datagrams of a flow that is never answered, and each SYN. The
+priority is before that of node proxies, so the destination is still a cluster IP. Packets of
+established connections cost nothing.
+
+A flow that this node itself drops (a network policy, a Service without endpoints) is not tracked,
+so each of its packets counts. With TCP these are the SYNs, at most 11 in two minutes by Linux's
+defaults (net.ipv4.tcp_syn_retries, tcp_syn_linear_timeouts). Not counted: node ports, external
+addresses, and connections that a socket-level load balancer (Cilium) translates before any hook.
+
+**Totals** only grow while the process runs, also if the table is written anew. A new process begins
+at zero.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+from sliceplane.api.core import Service
+from sliceplane.consume.demand import COUNT_MAX, UID_LENGTH, is_measured
+from sliceplane.kit.ip import Family, parse_lenient
+from sliceplane.node.nft.netlink.containers import PROTOCOLS, pack_key
+from sliceplane.node.nft.objects import (
+    AddChain,
+    AddContainer,
+    AddElements,
+    AddRule,
+    AddTable,
+    Command,
+    DeleteElements,
+    DeleteTable,
+    Hook,
+    Key,
+    NftContainer,
+    NftRule,
+    TableRef,
+    Transaction,
+    deletion,
+)
+from sliceplane.node.nft.statements import DESTINATION, CtStateNew, InSet
+from sliceplane.node.nft.table import NFT_FAMILIES
+
+TABLE: Final = "sliceplane-demand"
+#: destinations counted in a family; further ones are not counted until others are removed
+DESTINATIONS_MAX: Final = 4096
+SERVICES: Final = NftContainer(
+    "services", ("addr", "proto", "port"), size=DESTINATIONS_MAX, has_counters=True
+)
+_PRIORITY: Final = -110
+#: in a nat chain all packets are new; the statement makes the kernel track connections
+_RULE: Final = NftRule((CtStateNew(), InSet(DESTINATION, SERVICES.name)))
+_CHAINS: Final = (
+    AddChain("prerouting", Hook("nat", "prerouting", _PRIORITY)),
+    AddChain("output", Hook("nat", "output", _PRIORITY)),
+)
+_PORT_MAX: Final = 65535
+
+
+def demand_table(family: Family) -> TableRef:
+    return TableRef(NFT_FAMILIES[family], TABLE)
+
+
+class ServiceDemand:
+    """For each family in turn: ``on_counts``, ``take_transaction``, then ``on_written`` or
+    ``on_failed``.
+    """
+
+    def __init__(self, families: tuple[Family, ...]) -> None:
+        self.families: Final = families
+        #: the Services (namespace/name) of the desired destinations, by key in the kernel
+        self._desired: dict[Family, dict[bytes, str]] = {family: {} for family in families}
+        #: packets at the last read, by key in the kernel; ``None``: the table may have any contents
+        self._read: dict[Family, dict[bytes, int] | None] = dict.fromkeys(families)
+        #: what ``_read`` is after the transaction under way
+        self._pending: dict[Family, dict[bytes, int]] = {}
+        #: the first characters of the UID, and connections since the Service asked, by Service
+        self._uids: dict[str, str] = {}
+        self._connections: dict[str, int] = {}
+
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        """Notes a change of a Service."""
+        before = _destinations_by_family(old, self.families)
+        after = _destinations_by_family(new, self.families)
+        if old is not None and before and (not after or _uid(old) != _uid(new)):
+            del self._uids[old.metadata.key], self._connections[old.metadata.key]
+        if new is not None and after:
+            self._uids[new.metadata.key] = _uid(new)
+            self._connections.setdefault(new.metadata.key, 0)
+        for family, desired in self._desired.items():
+            kept = after.get(family, {})
+            for packed, service in before.get(family, {}).items():
+                # A Service that has taken over the address may have been observed before.
+                if packed not in kept and desired.get(packed) == service:
+                    del desired[packed]
+            desired.update(kept)
+
+    def is_table_possible(self, family: Family) -> bool:
+        """Returns True if the kernel has, or may have, a table of *family*."""
+        return self._read[family] is None or bool(self._read[family])
+
+    def on_counts(self, family: Family, counts: Mapping[bytes, int] | None) -> None:
+        """Notes the packets that the kernel has counted, by key; ``None``: there is no table. The
+        first counts may be those of a former process, and are ignored.
+        """
+        read = self._read[family]
+        if counts is None:
+            self._read[family] = {}
+        elif read is not None:
+            for packed in read.keys() & counts.keys():
+                before, count = read[packed], counts[packed]
+                read[packed] = count
+                service = self._desired[family].get(packed)
+                if service is not None:
+                    # A lower count: another program reset the counter.
+                    new = count - before if count >= before else count
+                    self._connections[service] += new
+
+    def take_transaction(self, family: Family) -> Transaction | None:
+        """Returns the transaction that makes the kernel count the desired destinations."""
+        table = demand_table(family)
+        desired = dict(islice(self._desired[family].items(), DESTINATIONS_MAX))
+        read = self._read[family]
+        if not desired or not read:
+            self._pending[family] = dict.fromkeys(desired, 0)
+            if desired:
+                return _whole_table(table, desired)
+            return None if read == {} else deletion(table)
+        self._pending[family] = {packed: read.get(packed, 0) for packed in desired}
+        commands: list[Command] = []
+        removed = tuple(_unpacked(packed) for packed in read if packed not in desired)
+        if removed:
+            commands.append(DeleteElements(SERVICES.name, removed))
+        added = tuple((_unpacked(packed), None) for packed in desired if packed not in read)
+        if added:
+            commands.append(AddElements(SERVICES.name, added))
+        return Transaction(table, tuple(commands)) if commands else None
+
+    def on_written(self, family: Family) -> None:
+        """Notes that the kernel applied the last transaction of *family*."""
+        self._read[family] = self._pending.pop(family)
+
+    def on_failed(self, family: Family) -> None:
+        """Notes that the contents of the table are unknown."""
+        self._read[family] = None
+
+    @property
+    def uncounted(self) -> int:
+        """Returns the number of destinations beyond ``DESTINATIONS_MAX``."""
+        return sum(max(0, len(keys) - DESTINATIONS_MAX) for keys in self._desired.values())
+
+    def totals(self) -> dict[str, int]:
+        """Returns the connections of each Service that asks, by the first characters of its UID."""
+        totals: dict[str, int] = {}
+        for service, uid in self._uids.items():
+            totals[uid] = min(totals.get(uid, 0) + self._connections[service], COUNT_MAX)
+        return totals
+
+
+def _whole_table(table: TableRef, desired: Iterable[bytes]) -> Transaction:
+    elements = tuple((_unpacked(packed), None) for packed in desired)
+    rules = tuple(AddRule(chain.name, _RULE) for chain in _CHAINS)
+    commands = (AddTable(), DeleteTable(), AddTable(), *_CHAINS, AddContainer(SERVICES))
+    return Transaction(table, (*commands, AddElements(SERVICES.name, elements), *rules), full=True)
+
+
+def _uid(service: Service | None) -> str:
+    """Returns the first characters of the UID; "" if the Service does not ask."""
+    if service is None or not is_measured(service):
+        return ""
+    uid = service.metadata.uid[:UID_LENGTH]
+    return uid if len(uid) == UID_LENGTH and uid.isascii() and uid.isalnum() else ""
+
+
+def _destinations_by_family(
+    service: Service | None, families: tuple[Family, ...]
+) -> dict[Family, dict[bytes, str]]:
+    """Returns the Service's name by key in the kernel; empty if the Service does not ask."""
+    if service is None or not _uid(service):
+        return {}
+    spec = service.spec
+    destinations: dict[Family, dict[bytes, str]] = {family: {} for family in families}
+    for text in spec.cluster_ips or (spec.cluster_ip,):
+        address = parse_lenient(text)
+        family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
+        if address is None or family not in destinations:
+            continue
+        for port in spec.ports or ():
+            protocol = port.protocol.lower()
+            if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
+                packed = pack_key((str(address), protocol, port.port), NFT_FAMILIES[family])
+                destinations[family][packed] = service.metadata.key
+    return destinations
+
+
+def _unpacked(packed: bytes) -> Key:
+    """Returns address, protocol and port of a key in the kernel."""
+    address, protocol, port = packed[:-8], packed[-8], packed[-4:-2]
+    name = next(name for name, number in PROTOCOLS.items() if number == protocol)
+    return str(ipaddress.ip_address(address)), name, int.from_bytes(port, "big")

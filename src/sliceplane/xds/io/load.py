@@ -1,0 +1,134 @@
+"""Streams of load reports, beside the aggregated streams of the same clients (``xds.streams.load``).
+
+A client is admitted like one of an aggregated stream: it reports for the zone in which it is located,
+and for Services that it may see. While no Service wants reports, a client waits without a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.users import User
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.xds.catalog import XdsCatalog
+from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, locate_client
+from sliceplane.xds.io.connection import Call
+from sliceplane.xds.names import parse_key
+from sliceplane.xds.streams.actions import VisibleNamespaces
+from sliceplane.xds.streams.load import INTERVAL_S_MIN, LoadTotals, load_request, read_load
+from sliceplane.xds.streams.messages import (
+    INVALID_ARGUMENT,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+)
+from sliceplane.xds.streams.requests import ClientFacts, RequestError
+
+LOAD_PATH: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
+
+
+class _LoadStream:
+    """``visible``: ``None`` until the client is admitted. ``requested``: the last request."""
+
+    __slots__ = ("admission", "reported_at", "requested", "visible", "zone")
+
+    def __init__(self) -> None:
+        self.admission: asyncio.Task[None] | None = None
+        self.visible: VisibleNamespaces | None = None
+        self.zone = ""
+        self.requested: frozenset[str] = frozenset()
+        self.reported_at = 0.0
+
+
+class LoadStreams:
+    """Owned by one ``XdsServer``, which calls it. *visibility* returns what a user may see, once
+    the catalog is complete; it raises ``StatusError`` and ``Unreachable``.
+    """
+
+    def __init__(
+        self,
+        catalog: XdsCatalog,
+        config: AdmissionConfig,
+        clock: Callable[[], float],
+        visibility: Callable[[User], Awaitable[VisibleNamespaces]],
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._clock = clock
+        self._visibility = visibility
+        self._streams: dict[Call, _LoadStream] = {}
+        self._totals = LoadTotals()
+
+    def opened(self, call: Call) -> None:
+        self._streams[call] = _LoadStream()
+
+    def closed(self, call: Call) -> None:
+        stream = self._streams.pop(call, None)
+        if stream is not None and stream.admission is not None:
+            stream.admission.cancel()
+
+    def message(self, call: Call, data: bytes) -> None:
+        stream = self._streams.get(call)
+        if stream is None:
+            return
+        try:
+            report = read_load(data)
+        except RequestError as error:
+            self._end(call, INVALID_ARGUMENT, str(error))
+            return
+        if stream.admission is None:
+            stream.admission = asyncio.create_task(
+                self._admit(call, stream, report.node or ClientFacts())
+            )
+            return
+        if stream.visible is None:
+            return  # reports of what was not requested
+        now = self._clock()
+        if now - stream.reported_at < INTERVAL_S_MIN:
+            call.count_limit("load-reports")
+            self._end(call, RESOURCE_EXHAUSTED, f"more than one load report in {INTERVAL_S_MIN} s")
+            return
+        stream.reported_at = now
+        for cluster, requests in report.requests.items():
+            if cluster in stream.requested and cluster in self._catalog.measured:
+                self._totals.add(stream.zone, self._catalog.measured[cluster], requests)
+
+    async def _admit(self, call: Call, stream: _LoadStream, node: ClientFacts) -> None:
+        try:
+            client = locate_client(node, call.user, self._config)
+            stream.visible = await self._visibility(call.user)
+        except NotAdmitted as error:
+            self._end(call, PERMISSION_DENIED, str(error))
+            return
+        except (StatusError, Unreachable) as error:
+            self._end(call, UNAVAILABLE, f"what {call.user.name} may see is not known: {error}")
+            return
+        stream.zone = self._catalog.zone_of(client)
+        self._request(call, stream)
+
+    def _request(self, call: Call, stream: _LoadStream) -> None:
+        """Requests reports of the Services that want them, if these changed."""
+        assert stream.visible is not None, "the client is admitted"
+        clusters = frozenset(
+            name
+            for name in self._catalog.measured
+            if (key := parse_key(name)) is not None
+            and stream.visible.includes(key.service.namespace)
+        )
+        if stream.zone and clusters != stream.requested:
+            stream.requested = clusters
+            call.send(load_request(clusters))
+
+    def on_tick(self) -> dict[str, int]:
+        """Updates requests; returns the requests since the start, by zone and UID."""
+        for call, stream in list(self._streams.items()):
+            if stream.visible is not None:
+                self._request(call, stream)
+        return self._totals.counts(frozenset(self._catalog.measured.values()))
+
+    def _end(self, call: Call, status: int, text: str) -> None:
+        self.closed(call)
+        call.finish(status, text)

@@ -77,10 +77,10 @@ async def reporting(plane: Plane) -> AsyncIterator[Plane]:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
         for name in NODES:
-            await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+            await stack.enter_async_context(paper_node(client, name, beat_s=0.2, counts=True))
         await eventually(
             lambda: asyncio.to_thread(plane.list, "leases", namespace="kube-node-lease"),
-            lambda leases: sum("sliceplane" in str(lease) for lease in leases) >= len(NODES),
+            lambda leases: sum("flows" in str(lease) for lease in leases) >= len(NODES),
         )
         yield plane
 
@@ -125,15 +125,15 @@ class Least:
             self.value = min(self.value, ready(self._plane))
 
 
-@pytest.mark.parametrize("removal", ["--evict", "--delete"])
+@pytest.mark.parametrize("removal", [("--evict",), ("--delete", "--until-idle")])
 async def test_one_pod_at_a_time_and_the_next_waits_for_its_replacement(
-    reporting: Plane, removal: str
+    reporting: Plane, removal: tuple[str, ...]
 ) -> None:
     plane = reporting
     plane.apply(budget(maxUnavailable=1))
     before = names(plane)
     with Least(plane) as least:
-        result = await drain(plane, removal, "-o", "json")
+        result = await drain(plane, *removal, "-o", "json")
     assert result.exit_code == 0, result.output
     pods = json.loads(result.stdout)["pods"]
     assert {pod["pod"].rpartition("/")[2] for pod in pods} == before

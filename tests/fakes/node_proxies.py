@@ -22,6 +22,7 @@ def make_proxy(
 ) -> NodeProxy:
     """Returns a proxy with these *options* of ``HostAccess`` and ``ProxyConfig``."""
     names = {"flows": "flows", "listen": "listen", "host_addresses": "addresses"}
+    names["count_flows"] = "count_flows"
     access = {field: options.pop(name) for name, field in names.items() if name in options}
     config = ProxyConfig(node_name, **options)
     return NodeProxy(config, backend, HostAccess(**access), record=record, clock=clock)

@@ -36,6 +36,7 @@ from sliceplane.consume.io.reporting import report_progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
+from sliceplane.node.io.kernel.conntrack import Conntrack
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.io.options import ProxyTiming
@@ -332,6 +333,7 @@ async def town(
                 NODES[number],
                 backend,
                 clock=clock,
+                count_flows=Conntrack(netns=host.netns).count_translated,
                 timing=ProxyTiming(lease_changed_period_s=beat_s),
             )
             await tasks(running(proxy, client, Rng(number)))

@@ -40,6 +40,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
 from sliceplane.consume.demand import ANNOTATION_DEMAND, write_demand
+from sliceplane.consume.flow_counts import FlowCounts
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_micro_time
 from sliceplane.watch.cache import Change, Mark
@@ -139,6 +140,8 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     unacknowledged: dict[str, str] = {}
     #: the rules that an observer compares, such as ``kube-proxy nftables``; "": the reporter's own
     observed: str = ""
+    #: open connections by request and target (``consume.flow_counts``); ``None``: none are counted
+    flows: dict[str, dict[str, int]] | None = None
 
     def revisions(self) -> dict[Scope, int]:
         """Returns the revisions by scope, with those of clients that are behind."""
@@ -220,6 +223,8 @@ class Progress:
         self._demand = ""
         self._reported_demand: str | None = None
         self._requests: list[_Request] = []
+        #: set once it is known that connections can be counted
+        self.flows: FlowCounts | None = None
         self._last_report: ProgressReport | None = None
         self._reported_at: float | None = None
         #: when the last periodic report was written; reports on demand do not replace one
@@ -252,8 +257,12 @@ class Progress:
                 else ""
             )
             if requested and requested != before and self._reported_at is not None:
-                due = now + _spread_s(requested) * _fraction(self._node, requested)
-                self._requests.append(_Request(scope, change.new.metadata.revision, due))
+                spread_s, revision = _spread_s(requested), change.new.metadata.revision
+                due = now + spread_s * _fraction(self._node, requested)
+                if self.flows is None or not self.flows.on_request(
+                    requested, now, due=due, spread_s=spread_s, scope=scope, revision=revision
+                ):
+                    self._requests.append(_Request(scope, revision, due))
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
         """Notes that the model observed everything of *resource* (its key) up to *mark*; ``None``:
@@ -360,8 +369,8 @@ class Progress:
         return bool(self._requests)
 
     def on_demand_deadline(self) -> float | None:
-        """Returns when a report is due on demand, or because problems or clients that are behind
-        changed; ``None``: not before the next write of rules, or request.
+        """Returns when a report is due on demand, or because problems, counted connections or
+        clients that are behind changed; ``None``: not before the next write of rules, or request.
         """
         applied = self.applied
         due = [
@@ -371,6 +380,10 @@ class Progress:
             due.append(0.0)
         if self._last_report is not None and self._last_report.behind.keys() != self._behind.keys():
             due.append((self._reported_at or 0.0) + BEHIND_PERIOD_S)
+        if self.flows is not None and self._last_report is not None:
+            reported = self._last_report.flows or {}
+            if any(reported.get(nonce) != counts for nonce, counts in self.flows.report.items()):
+                due.append(0.0)
         return max(min(due), (self._reported_at or 0.0) + ON_DEMAND_PERIOD_S) if due else None
 
     def has_applied(self, required: Mapping[Scope, int]) -> bool:
@@ -436,6 +449,7 @@ class Progress:
             dict(self._behind),
             dict(self._unacknowledged),
             self._observed_rules,
+            None if self.flows is None else self.flows.report,
         )
 
     def check(self) -> None:
@@ -470,6 +484,7 @@ def _content(report: ProgressReport) -> tuple[object, ...]:
         report.unasked,
         clients,
         report.observed,
+        report.flows,
     )
 
 

@@ -39,6 +39,16 @@ class TrackedFlow(NamedTuple):
     zone: int = 0
 
 
+class OpenFlow(NamedTuple):
+    """An open flow; ``is_translated``: its client sent to another address or port than that of the
+    endpoint that answers, such as a Service's.
+    """
+
+    answered_by: SocketAddress
+    is_tcp: bool
+    is_translated: bool
+
+
 class Expected:
     """The endpoints that may answer, by destination.
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from tests.fakes.node_proxies import make_proxy
 
+from sliceplane.consume.flow_counts import FlowTarget
 from sliceplane.consume.io.reporting import report_progress
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
@@ -22,12 +23,19 @@ from sliceplane.watch.io.reflect import loop_clock
 
 
 class Paper(Nftables):
-    """``holds_up``: transactions wait while it is clear."""
+    """``open``: transactions wait while it is clear. ``connections`` by address are established."""
 
     def __init__(self) -> None:
         super().__init__(NftRunner(netns=""))
         self.open = asyncio.Event()
         self.open.set()
+        self.connections: dict[str, int] = {}
+        #: how often they were counted
+        self.counted = 0
+
+    async def count(self, targets: Sequence[FlowTarget]) -> dict[FlowTarget, int]:
+        self.counted += 1
+        return {target: self.connections.get(target.address, 0) for target in targets}
 
     async def probe(self) -> None:
         pass
@@ -47,9 +55,16 @@ class Paper(Nftables):
 
 @asynccontextmanager
 async def paper_node(
-    client: Client, name: str, families: tuple[Family, ...] = ("IPv4",), *, beat_s: float = 10.0
+    client: Client,
+    name: str,
+    families: tuple[Family, ...] = ("IPv4",),
+    *,
+    beat_s: float = 10.0,
+    counts: bool = False,
 ) -> AsyncIterator[Paper]:
-    """It follows the server of *client* and reports, from its first Lease on."""
+    """It follows the server of *client* and reports, from its first Lease on. *counts*: connections,
+    too.
+    """
     backend = Paper()
     clock: Callable[[], float] = loop_clock(time.time())
     proxy = make_proxy(
@@ -57,6 +72,7 @@ async def paper_node(
         backend,
         families=families,
         clock=clock,
+        count_flows=backend.count if counts else None,
         timing=ProxyTiming(lease_changed_period_s=beat_s),
     )
     rng = Rng(len(name))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
@@ -114,12 +114,16 @@ class Shop:
 
 
 @asynccontextmanager
-async def served_shop(plane: Plane) -> AsyncIterator[Shop]:
-    """A Shop, with nodes that report each 0.2 s, before it is open."""
+async def served_shop(plane: Plane, counting: Collection[str] = ()) -> AsyncIterator[Shop]:
+    """A Shop, with nodes that report each 0.2 s, before it is open; those *counting* count
+    connections.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
         papers = {
-            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+            name: await stack.enter_async_context(
+                paper_node(client, name, beat_s=0.2, counts=name in counting)
+            )
             for name in NODES
         }
         yield Shop(plane, client, papers)

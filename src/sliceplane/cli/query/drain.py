@@ -64,6 +64,10 @@ _T = TypeVar("_T")
             "all Pods of a Node; stop waiting for nodes of other proxies after a minute",
             "sliceplane drain node node-4 --unknown after=60s",
         ),
+        (
+            "wait until clients have closed their connections, an hour at most",
+            "sliceplane drain pod db-0 --until-idle --timeout 1h --delete",
+        ),
         ("put them back into their Services", "sliceplane drain node node-4 --undo"),
     ],
 )
@@ -79,6 +83,7 @@ _T = TypeVar("_T")
     "--unknown", "wait|fail|after=60s", "What to do about Ready nodes that report nothing.", "wait"
 )
 @duration("--forget", "How long to wait for a proxy that stopped reporting.", "5m")
+@switch("--until-idle", "Also wait until established connections to the Pods have ended.")
 @switch("--delete", "Delete the Pods when they are drained.")
 @switch("--evict", "Evict them instead, as PodDisruptionBudgets allow.")
 @switch("--dry-run", "Print the plan, mark nothing, and exit.")
@@ -100,7 +105,10 @@ def command(
     Marks each Pod (annotation sliceplane.dev/drain, and its readiness gate sliceplane.dev/serving
     if it has one), follows its EndpointSlices of every manager and family until none says ready,
     and asks the node proxies whether their kernels apply that. A node that does not report is
-    unknown, never done. Open connections end when the application ends them.
+    unknown, never done. Open connections end when the application ends them; --until-idle waits for
+    that: nodes count the connections that Services lead to the Pods. Needs `sliceplane proxy`, or
+    `sliceplane observe --conntrack`; nodes with neither are unknown. UDP flows count until the
+    kernel forgets them.
 
     Prints first, to stderr, how many ready endpoints each port of the Services keeps, and what could
     not be read. Refuses to remove a port's last one without --force. Removes its marks when it
@@ -108,7 +116,8 @@ def command(
     node proxies of Sliceplane.
 
     Exit code 0: proven; 1: refused, or the time is over (the output names the nodes that are
-    missing); 2: cannot know.
+    missing); 2: cannot know, or connections are still established at the time-out (--until-idle):
+    then the marks go, too, and the Pods get new connections again.
     """
     from sliceplane.consume.drain.barrier import parse_policy
     from sliceplane.consume.io.draining import DrainOptions
@@ -131,6 +140,7 @@ def command(
         mark=not flags["wait_only"],
         forget_s=flags["forget"],
         force=flags["force"],
+        until_idle=flags["until_idle"],
     )
 
     async def work(client: Client, namespace: str) -> DrainAnswer | UndoAnswer:
@@ -146,6 +156,7 @@ def command(
         "planned": GOOD,
         "refused": BAD,
         "time over": BAD,
+        "not idle": NO_ANSWER,
         "cannot know": NO_ANSWER,
     }
     raise SystemExit(codes[answer.outcome])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @cluster_options
 @string("--node", "NAME", "This node's name.  [default: the host name]")
 @string("--netns", "NAME", "Read the rules of this network namespace.")
+@switch("--conntrack", "Count open connections to draining Pods, for drain --until-idle.")
 @switch("--demand", "Count connections to Services with sliceplane.dev/Measured, in an own table.")
 @monitoring_options
 @log_options
@@ -69,6 +70,7 @@ async def _serve(
     from sliceplane.consume.io.reporting import report_progress
     from sliceplane.kit.io.pages import follower_pages
     from sliceplane.kit.rng import Rng
+    from sliceplane.node.io.kernel.conntrack import Conntrack
     from sliceplane.node.io.node_proxy import available_families
     from sliceplane.node.io.observing.observer import Observer
     from sliceplane.watch.io.http.client import HttpClient
@@ -76,7 +78,10 @@ async def _serve(
 
     stop = begin_service()
     clock = loop_clock(time.time())
-    observer = Observer(node, available_families(), clock=clock, netns=netns)
+    count_flows = Conntrack(netns=netns).count_translated if flags["conntrack"] else None
+    observer = Observer(
+        node, available_families(), clock=clock, netns=netns, count_flows=count_flows
+    )
     rng = Rng(time.time_ns())
     async with AsyncExitStack() as stack:
         pages = follower_pages(

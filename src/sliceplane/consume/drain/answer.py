@@ -15,11 +15,14 @@ GATE: Final = "sliceplane.dev/serving"
 NAMED_MAX: Final = 3
 #: why nothing is known of a node that has no Lease
 NEVER_REPORTED: Final = "it never reported"
+#: why a node that reports is unknown to a drain that waits until Pods are idle
+CANNOT_COUNT: Final = "it counts no connections"
 
-Outcome = Literal["drained", "time over", "cannot know"]
+#: ``not idle``: no node sends new connections, but established ones are open after the time-out
+Outcome = Literal["drained", "not idle", "time over", "cannot know"]
 #: of all Pods together: also that nothing was marked, or all marks were taken back, to protect a
 #: Service (``refused``), and that a dry run had no objection (``planned``)
-DrainOutcome = Literal["drained", "time over", "cannot know", "refused", "planned"]
+DrainOutcome = Literal["drained", "not idle", "time over", "cannot know", "refused", "planned"]
 
 
 class Use(NamedTuple):
@@ -58,12 +61,21 @@ class Missing(NamedTuple):
         return f"{self.node} ({self.why})" if self.why else self.node
 
 
-State = Literal["used", "waiting", "unknown", "proven"]
+class OpenConnections(NamedTuple):
+    """A node, and the number of established connections to a Pod that it tracks."""
+
+    node: str
+    connections: int
+
+
+#: ``open``: no node sends new connections, but some track established ones, or are still counting
+State = Literal["used", "waiting", "unknown", "open", "proven"]
 
 
 class DrainVerdict(msgspec.Struct, frozen=True):
     """The state of one barrier at one moment. ``let_go``: unknown nodes that the policy ignores;
-    ``revision``: the highest revision that a node had to apply.
+    ``revision``: the highest revision that a node had to apply. ``open``: established connections
+    to ``targets``, addresses of the Pod; ``waiting`` has the nodes that did not count them yet.
     """
 
     state: State
@@ -75,6 +87,8 @@ class DrainVerdict(msgspec.Struct, frozen=True):
     required: int = 0
     others: int = 0
     unacknowledged: tuple[Missing, ...] = ()
+    open: tuple[OpenConnections, ...] = ()
+    targets: tuple[str, ...] = ()
 
 
 class PortImpact(NamedTuple):
@@ -153,13 +167,8 @@ class DrainAnswer(msgspec.Struct, frozen=True):
         if self.is_dry_run:
             return "planned"
         outcomes = {pod.outcome for pod in self.pods}
-        return (
-            "time over"
-            if "time over" in outcomes
-            else "cannot know"
-            if "cannot know" in outcomes
-            else "drained"
-        )
+        worst_first: tuple[Outcome, ...] = ("time over", "cannot know", "not idle")
+        return next((outcome for outcome in worst_first if outcome in outcomes), "drained")
 
     def as_document(self) -> dict[str, Any]:
         """The answer as plain data, for JSON."""
@@ -180,6 +189,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
                     "unknown": [missing._asdict() for missing in pod.verdict.unknown],
                     "unknownLetGo": [missing._asdict() for missing in pod.verdict.let_go],
                     "unacknowledged": [missing._asdict() for missing in pod.verdict.unacknowledged],
+                    "establishedConnections": [each._asdict() for each in pod.verdict.open],
                 }
                 for pod in self.pods
             ],
@@ -237,16 +247,35 @@ def sentence(pod: DrainedPod) -> str:
                 if verdict.unacknowledged
                 else ""
             )
-            gone = "; the Pod is gone" if pod.gone else ""
+            gone = "; no connection is established" if verdict.targets else ""
+            gone += "; the Pod is gone" if pod.gone else ""
             return (
                 f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
             )
         case "cannot know":
             return f"cannot know: nothing is known of {named(verdict.unknown)}"
+        case "not idle":
+            return f"not idle after {took}: no new connections, but {open_text(verdict)}"
     if verdict.uses:
         return f"not drained after {took}: {'; '.join(use.text for use in verdict.uses)}"
     unknown = f"; nothing is known of {named(verdict.unknown)}" if verdict.unknown else ""
     return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
+
+
+def open_text(verdict: DrainVerdict) -> str:
+    """Returns the established connections by node, the most first, and the nodes that did not count
+    them.
+    """
+    nodes = sorted(verdict.open, key=lambda each: (-each.connections, each.node))
+    total = sum(each.connections for each in nodes)
+    where = ", ".join(f"{each.node} {each.connections}" for each in nodes[:NAMED_MAX])
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    connections = "1 established connection" if total == 1 else f"{total} established connections"
+    on_nodes = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    counted = f"{connections} to {', '.join(verdict.targets)} on {on_nodes}: {where}{more}"
+    uncounted = f"connections on {named(verdict.waiting)} that are not counted yet"
+    parts = (counted if nodes else "", uncounted if verdict.waiting else "")
+    return ", and ".join(filter(None, parts))
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:

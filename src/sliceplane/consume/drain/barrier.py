@@ -25,7 +25,14 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.answer import NEVER_REPORTED, DrainVerdict, Missing, State, Use
+from sliceplane.consume.drain.answer import (
+    CANNOT_COUNT,
+    NEVER_REPORTED,
+    DrainVerdict,
+    Missing,
+    State,
+    Use,
+)
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -94,6 +101,8 @@ class ConsumerState(NamedTuple):
     #: by selection: its client that is behind, and its client that is no longer waited for
     behind: Mapping[str, str] = MappingProxyType({})
     unacknowledged: Mapping[str, str] = MappingProxyType({})
+    #: open connections by request and target (``consume.flow_counts``); ``None``: it counts none
+    flows: Mapping[str, Mapping[str, int]] | None = None
 
 
 class Proof(NamedTuple):
@@ -115,8 +124,11 @@ def compare(
     now: float,
     *,
     forget_s: float = FORGET_S,
+    until_idle: bool = False,
 ) -> Proof:
-    """Compares the reports with *goal*.  O(nodes)."""
+    """Compares the reports with *goal*.  *until_idle*: nodes that count no connections are unknown.
+    O(nodes).
+    """
     required = others = 0
     waiting: list[Missing] = []
     unknown: list[Missing] = []
@@ -148,6 +160,8 @@ def compare(
                 unknown.append(Missing(node.name, why))
             continue
         required += 1
+        if until_idle and node.flows is None:
+            unknown.append(Missing(node.name, CANNOT_COUNT))
         if _has_applied(node, goal):
             continue
         if node.differs:
@@ -249,6 +263,8 @@ class Nodes:
         self._differs: frozenset[str] = frozenset()
         #: from the last report: clients that are behind, and clients that are not waited for
         self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        #: open connections in Leases, which arrive in order
+        self._flows: dict[str, dict[str, dict[str, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -267,6 +283,7 @@ class Nodes:
                 self._names,
                 self._kinds,
                 self._clients,
+                self._flows,
             ):
                 kept.pop(lease, None)
             return
@@ -279,6 +296,10 @@ class Nodes:
         report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
         if report is not None:
             self._clients[lease] = _clients_of(report, new.metadata.namespace)
+        if report is None or report.flows is None:
+            self._flows.pop(lease, None)
+        else:
+            self._flows[lease] = report.flows
         reported = _within(new.metadata.namespace, read_applied(new))
         goes_back = (
             before is None or new.metadata.revision < before.metadata.revision
@@ -331,7 +352,8 @@ class Nodes:
                 ready,
                 lease in self._differs,
                 self._kinds[lease],
-                *self._clients.get(lease, ()),
+                *self._clients.get(lease, ({}, {})),
+                self._flows.get(lease),
             )
             for lease, name in self._names.items()
             for ready in (None if self._kinds[lease] else self._ready.get(name),)

@@ -7,7 +7,7 @@ each draining Pod.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -52,11 +52,19 @@ class DrainCluster:
     """Owned by one follower.  Times are seconds since the epoch."""
 
     def __init__(
-        self, *, reads_services: bool = True, reads_leases: bool = True, reads_nodes: bool = True
+        self,
+        *,
+        reads_services: bool = True,
+        reads_leases: bool = True,
+        reads_nodes: bool = True,
+        until_idle: bool = False,
     ) -> None:
-        """Flags for kinds that may be read; without Leases every node is unknown."""
+        """Flags for kinds that may be read; without Leases every node is unknown. *until_idle*:
+        nodes that count no connections are unknown, too.
+        """
         self._reads_leases = reads_leases
         self._reads_nodes = reads_nodes
+        self._until_idle = until_idle
         #: why the API server sends no changes; "" while it does. Otherwise the caches may be old.
         self.lost = ""
         self._answer_number = 0
@@ -134,7 +142,7 @@ class DrainCluster:
     def _proof(
         self, goal: Mapping[Scope, int], facts: Sequence[ConsumerState], now: float, forget_s: float
     ) -> Proof:
-        proof = compare(goal, facts, now, forget_s=forget_s)
+        proof = compare(goal, facts, now, forget_s=forget_s, until_idle=self._until_idle)
         if not self._reads_nodes and not proof.required:
             blind = Missing("every node", "no right to list and watch nodes")
             proof = proof._replace(unknown=(blind,))
@@ -150,18 +158,28 @@ class DrainCluster:
 
     def request_reports(self, key: str, nonce: str, nodes: int) -> tuple[Write, ...]:
         """Returns writes that request a report from every node that reads the slices concerned."""
-        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: spread_of(nonce, nodes)}}})
-        return tuple(
-            Write(
-                verb="patch",
-                resource=EndpointSlices,
-                namespace=endpoint_slice.metadata.namespace,
-                name=endpoint_slice.metadata.name,
-                body=body,
-                tolerate=("NotFound",),
-            )
-            for endpoint_slice in self.draining_pods.slices_to_annotate(key)
-        )
+        return _annotate(self.draining_pods.slices_to_annotate(key), nonce, nodes)
+
+    def request_counts(self, word: str, nodes: int) -> tuple[Write, ...]:
+        """Returns writes that request counts of connections (``consume.flow_counts``) from every
+        node.
+        """
+        return _annotate(self.draining_pods.slices_of_every_node(), word, nodes)
 
     def check(self) -> None:
         self._caches.check()
+
+
+def _annotate(slices: Iterable[EndpointSlice], word: str, nodes: int) -> tuple[Write, ...]:
+    body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: spread_of(word, nodes)}}})
+    return tuple(
+        Write(
+            verb="patch",
+            resource=EndpointSlices,
+            namespace=endpoint_slice.metadata.namespace,
+            name=endpoint_slice.metadata.name,
+            body=body,
+            tolerate=("NotFound",),
+        )
+        for endpoint_slice in slices
+    )

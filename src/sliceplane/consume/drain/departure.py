@@ -35,6 +35,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.drain.answer import Use
+from sliceplane.consume.flow_counts import FlowTarget
 from sliceplane.consume.progress import Scope
 from sliceplane.consume.selections import (
     ALL,
@@ -265,6 +266,40 @@ class DrainingPods:
                 if selections:
                     chosen.setdefault(selections, slices[name])
         return tuple(chosen.values())
+
+    def slices_of_every_node(self) -> tuple[EndpointSlice, ...]:
+        """Returns one slice that every node reads, of the subjects' Services if they have one;
+        else one for each selection.
+        """
+        own = {service for states in self._states.values() for service in states}
+        chosen: dict[tuple[str, ...], EndpointSlice] = {}
+        for service in sorted(self._slices, key=lambda service: (service not in own, service)):
+            for endpoint_slice in self._slices[service].values():
+                selections = list_selections_of_slice(endpoint_slice)
+                if SHARED in selections:
+                    return (endpoint_slice,)
+                chosen.setdefault(selections, endpoint_slice)
+        return tuple(chosen.values())
+
+    def targets(self, key: str) -> tuple[FlowTarget, ...]:
+        """Returns where connections to the Pod end: at its addresses, or at its ports in slices if
+        it shares its node's addresses.
+        """
+        subject = self._subjects[key]
+        if subject.addresses:
+            return tuple(sorted(FlowTarget(address) for address in subject.addresses))
+        find = subject_finder((subject,))
+        targets = {
+            FlowTarget(address, port.port)
+            for service in self._states.get(key, ())
+            for endpoint_slice in self._slices.get(service, {}).values()
+            for endpoint in endpoint_slice.endpoints or ()
+            if find(subject.namespace, endpoint) is not None
+            for address in endpoint.addresses
+            for port in endpoint_slice.ports or ()
+            if port.port
+        }
+        return tuple(sorted(targets))
 
     # One Service
 

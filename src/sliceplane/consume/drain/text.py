@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from sliceplane.api.findings.text import fact
 from sliceplane.api.findings.wording import count, some
 from sliceplane.consume.drain.answer import (
+    CANNOT_COUNT,
     NAMED_MAX,
     NEVER_REPORTED,
     DrainAnswer,
@@ -19,7 +20,10 @@ from sliceplane.kit.columns import table
 
 _HEADS = ("Service", "port", "family", "ready now", "without them", "")
 _WORD_WIDTH = 13
-_OBSERVE = "run 'sliceplane observe' on nodes with kube-proxy"
+_REMEDIES = {
+    NEVER_REPORTED: "run 'sliceplane observe' on nodes with kube-proxy",
+    CANNOT_COUNT: "run 'sliceplane observe --conntrack' there, or a newer 'sliceplane proxy'",
+}
 
 
 def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
@@ -38,8 +42,8 @@ def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
         yield from fact(
             "  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH
         )
-        if why == NEVER_REPORTED:
-            yield from fact("  remedy", _OBSERVE, width, word_width=_WORD_WIDTH)
+        if why in _REMEDIES:
+            yield from fact("  remedy", _REMEDIES[why], width, word_width=_WORD_WIDTH)
     for phrase in plan.unreadable:
         yield from fact("  not seen", phrase, width, word_width=_WORD_WIDTH)
 

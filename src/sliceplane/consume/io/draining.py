@@ -38,11 +38,19 @@ from sliceplane.consume.drain.answer import (
     DrainedPod,
     DrainPlan,
     DrainVerdict,
+    Missing,
     Outcome,
+    open_text,
 )
-from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPolicy
+from sliceplane.consume.drain.barrier import (
+    ASK_PERIOD_S,
+    FORGET_S,
+    ConsumerState,
+    UnknownPolicy,
+)
 from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
+from sliceplane.consume.drain.idle import IdleWait
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
 from sliceplane.consume.drain.reports import LARGE_CLUSTER_PAUSE_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
@@ -71,6 +79,7 @@ class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     also if the last ready endpoint of a port goes, or a node is unknown. ``take_back``: marks go
     when the drain gives up. ``digests``: look for caches that lost an event, which takes the slices
     of all namespaces. ``ignores_marks``: an earlier drain saw that the controller does.
+    ``until_idle``: wait until established connections have ended, too.
     """
 
     timeout_s: float = 60.0
@@ -83,6 +92,7 @@ class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     forget_s: float = FORGET_S
     digests: bool = True
     ignores_marks: bool = False
+    until_idle: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +134,8 @@ class Drainer:
         self._news = asyncio.Event()
         self._cluster = DrainCluster()
         self._impacts = ServiceImpacts()
+        self._idle = IdleWait()
+        self._may_request_counts = True
         self._unread: list[str] = []
         #: a mark had no effect on slices
         self._ignores_marks = options.ignores_marks
@@ -151,6 +163,7 @@ class Drainer:
         self._cluster = DrainCluster(
             reads_services=Services in readable,
             reads_leases=Leases in readable,
+            until_idle=self._options.until_idle,
             reads_nodes=Nodes in readable,
         )
         for waiting in self._waiting.values():
@@ -434,24 +447,26 @@ class Drainer:
                 waited_s=waited_s,
                 forget_s=options.forget_s,
             )
+            if options.until_idle and not waiting.gone:
+                verdict = self._judge_connections(key, verdict, facts, now)
             outcome: Outcome | None = None
             if verdict.state == "proven":
                 outcome = "drained"
             elif waited_s >= options.timeout_s:
-                outcome = "cannot know" if verdict.state == "unknown" else "time over"
-            elif (
-                verdict.state == "unknown"
-                and options.unknown.kind == "fail"
-                and not self._cluster.lost
+                outcomes: dict[str, Outcome] = {"unknown": "cannot know", "open": "not idle"}
+                outcome = outcomes.get(verdict.state, "time over")
+            elif verdict.state == "unknown" and (
+                not self._may_request_counts
+                or (options.unknown.kind == "fail" and not self._cluster.lost)
             ):
                 outcome = "cannot know"
-            if verdict.waiting:
+            if verdict.state == "waiting":
                 self._await_nodes(self._cluster.draining_pods.goal(key), now)
             if outcome is not None:
                 waiting.done = DrainedPod(key, outcome, verdict, waited_s, waiting.gone)
                 continue
             memory_until = self._waits_since + MEMORY_S
-            if verdict.waiting and (now >= memory_until or not self._has_memory):
+            if verdict.state == "waiting" and (now >= memory_until or not self._has_memory):
                 await self._ask(key, waiting, len(facts))
             ends = [waiting.started + options.timeout_s]
             if waited_s < HONOURED_S:
@@ -460,18 +475,44 @@ class Drainer:
                 ends.append(now + ASK_PERIOD_S)  # no change says that a watch is open again
             if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
                 ends.append(waiting.started + options.unknown.after_s)
-            if verdict.waiting:
+            if verdict.state == "open":
+                ends.append(now + ASK_PERIOD_S)
+            elif verdict.waiting:
                 ends.append(
                     memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S
                 )
             deadline = min(deadline, *ends)
             self._report(key, verdict)
+        if options.until_idle:
+            await self._request_counts(len(facts))
         return deadline
+
+    def _judge_connections(
+        self, key: str, verdict: DrainVerdict, facts: Sequence[ConsumerState], now: float
+    ) -> DrainVerdict:
+        if verdict.state != "proven":
+            self._idle.forget(key)
+            return verdict
+        draining = self._cluster.draining_pods
+        self._idle.begin(key, draining.goal(key), draining.targets(key))
+        verdict = self._idle.judge(key, verdict, facts, now, forget_s=self._options.forget_s)
+        if verdict.state == "open" and not self._may_request_counts:
+            why = "no right to patch endpointslices, which requests counts of connections"
+            return replace(verdict, state="unknown", unknown=(Missing("every node", why),))
+        return verdict
+
+    async def _request_counts(self, nodes: int) -> None:
+        waiting = [key for key, waiting in self._waiting.items() if waiting.done is None]
+        word = self._idle.take_request(f"{self._rng.bits64():016x}", waiting, self._clock())
+        if word:
+            writes = self._cluster.request_counts(word, nodes)
+            self._may_request_counts = await self._request(writes)
 
     def _report(self, key: str, verdict: DrainVerdict) -> None:
         done = sum(waiting.done is not None for waiting in self._waiting.values())
         nodes = [missing.node for missing in (*verdict.waiting, *verdict.unknown)]
-        why = "; ".join(use.text for use in verdict.uses) or f"waits for {some(nodes)}"
+        awaited = open_text(verdict) if verdict.state == "open" else some(nodes)
+        why = "; ".join(use.text for use in verdict.uses) or f"waits for {awaited}"
         self._reporter.on_progress(
             f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}"
         )
@@ -513,19 +554,24 @@ class Drainer:
         if goal == waiting.requested_revisions or now - waiting.requested_at < ASK_PERIOD_S:
             return
         waiting.requested_revisions, waiting.requested_at = goal, now
-        for write in self._cluster.request_reports(key, f"{self._rng.bits64():016x}", nodes):
+        word = f"{self._rng.bits64():016x}"
+        if not await self._request(self._cluster.request_reports(key, word, nodes)):
+            phrase = "reports on demand: nodes report every 10 s (no right to patch endpointslices)"
+            if phrase not in self._unread:
+                self._unread.append(phrase)
+
+    async def _request(self, writes: Sequence[Write]) -> bool:
+        """Returns False if the right is missing."""
+        for write in writes:
             try:
                 await self._execute(write)
             except Unreachable:
-                return  # nodes report at their own interval, too
+                return True  # nodes report at their own interval, too; counts are requested again
             except StatusError as error:
                 if error.code != 403:
                     raise
-                phrase = (
-                    "reports on demand: nodes report every 10 s (no right to patch endpointslices)"
-                )
-                if phrase not in self._unread:
-                    self._unread.append(phrase)
+                return False
+        return True
 
 
 async def drain_pods(

@@ -42,6 +42,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node.context import PRIMARY
 from sliceplane.node.demand import ServiceDemand
 from sliceplane.node.io.claims import ALL_NODES, ProxyClaims
+from sliceplane.node.io.flow_counter import FlowCounter
 from sliceplane.node.io.healthz import ProxyHealth
 from sliceplane.node.io.inputs import COMMON, Changes, InputHandlers, Inputs, SharedConsumer
 from sliceplane.node.io.kernel.backend import AnyBackend, find_differences
@@ -115,6 +116,7 @@ class NodeProxy:
         #: events that ``consume.io.reporting`` waits for
         self.report_due = self._reports.report_due
         self.revision_applied = self._reports.revision_applied
+        self._flows = FlowCounter(self, host.count_flows, clock)
         plane_config = config.for_plane(clock())
         self._planes: tuple[AnyNodePlane, ...] = tuple(
             backend.plane(family, plane_config) for family in config.families
@@ -187,6 +189,7 @@ class NodeProxy:
         # Last, so that a change that the model could not handle is missing in the digest.
         self.progress.on_change(change, self._subset(change.resource, selection), now)
         self._reports.on_progress()
+        self._flows.wake()
         self._writer.wake()
 
     def _subset(self, resource: str, selection: str) -> str:
@@ -268,6 +271,7 @@ class NodeProxy:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._open_gate(), name="node-proxy-gate")
                 group.create_task(self._check_periodically(), name="node-proxy-tables")
+                group.create_task(self._flows.run(), name="node-proxy-connections")
                 for plane in self._planes:
                     group.create_task(self._writer.write(plane), name=f"node-proxy-{plane.family}")
                     group.create_task(

@@ -17,6 +17,7 @@ from sliceplane.consume.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import Expected
 from sliceplane.node.context import RulesConfig
+from sliceplane.node.io.flow_counter import CountFlows
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.reflector import ABSENT_PERIOD_S
@@ -93,9 +94,10 @@ async def _no_addresses() -> tuple[str, ...] | None:
 class HostAccess(msgspec.Struct, frozen=True):
     """*flows*: ``None`` retains stale UDP flows. *addresses* returns those of the host's interfaces; it
     is only called if flags restrict node ports to networks. *listen* opens the sockets of health
-    check node ports.
+    check node ports. *count_flows* counts open connections for ``drain --until-idle``.
     """
 
     flows: FlowForgetter | None = None
     addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses
     listen: Listen = listening_in("")
+    count_flows: CountFlows | None = None

@@ -99,10 +99,13 @@ async def running_proxy(
                 return _problems(proxy)
 
             recorder = await stack.enter_async_context(recording(flight, clock, unhealthy))
+        flows = Conntrack(netns=netns)
         proxy: NodeProxy = NodeProxy(
             _config(node_name, settings, gates, api_timeout_s),
             backend,
-            HostAccess(Conntrack(netns=netns), partial(addresses_of, netns), listening_in(netns)),
+            HostAccess(
+                flows, partial(addresses_of, netns), listening_in(netns), flows.count_translated
+            ),
             record=ProxyRecord(recorder, clock()),
             consumer=consumer,
             clock=clock,

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def drain(
-    client: Client, pod: str, *, timeout: float = 60.0, unknown: str = "wait", mark: bool = True
+    client: Client,
+    pod: str,
+    *,
+    timeout: float = 60.0,
+    unknown: str = "wait",
+    mark: bool = True,
+    until_idle: bool = False,
 ) -> AsyncIterator[DrainAnswer]:
     """Take *pod*, ``namespace/name``, out of its Services and wait for the nodes; then the block
     may close what serves.
@@ -30,7 +36,8 @@ async def drain(
     A Pod that terminates needs no mark, and neither does one that something else takes out (*mark*
     false). The block begins when that is proven, or after *timeout* seconds all the same:
     ``outcome`` of what it is given says which. *unknown* is what to do about Ready nodes that tell
-    nothing: ``wait``, ``fail``, ``after=10s``.
+    nothing: ``wait``, ``fail``, ``after=10s``. *until_idle*: wait until established connections
+    have ended, too.
 
     Raises ``ValueError``, ``StatusError`` (404: there is no such Pod) and ``Unreachable``.
     """
@@ -44,6 +51,7 @@ async def drain(
         digests=False,
         force=True,
         take_back=False,
+        until_idle=until_idle,
     )
     namespace, _, name = pod.rpartition("/")
     if not namespace or not name:

@@ -1,11 +1,14 @@
 """Deletes the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
 
-The program ``conntrack`` lists the table once a pass; its output is read line by line, at any length
-of the table. A netlink message deletes each stale entry (``node.nft.netlink.flows``), ``BATCH`` of
-them at a time, while the listing continues. So a pass is linear in the table, its memory does not
-depend on the number of stale entries, and the flows of one Service do not delay those of another. A
-process for each pair of destination and endpoint would walk the whole table each time (0.3 s at
-200,000 entries), and a tenant has as many pairs as it has ports.
+**Deleting.** The program ``conntrack`` lists the table once a pass; its output is read line by
+line, at any length of the table. A netlink message deletes each stale entry
+(``node.nft.netlink.flows``), ``BATCH`` of them at a time, while the listing continues. So a pass is
+linear in the table, its memory does not depend on the number of stale entries, and the flows of one
+Service do not delay those of another. A process for each pair of destination and endpoint would
+walk the whole table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has
+ports.
+
+**Counting.** The kernel dumps the entries that some addresses answer (``node.nft.netlink.flows``).
 """
 
 from __future__ import annotations
@@ -13,19 +16,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
+from sliceplane.consume.flow_counts import FlowTarget
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
-from sliceplane.node.conntrack import Expected, TrackedFlow, parse_tracked
+from sliceplane.node.conntrack import Expected, OpenFlow, TrackedFlow, parse_tracked
 from sliceplane.node.io.kernel.nft_netlink import netfilter_socket
-from sliceplane.node.nft.netlink.flows import deletions
+from sliceplane.node.nft.netlink.flows import deletions, flows_requests, parse_flows
 from sliceplane.node.nft.netlink.messages import parse_answers
 
 TIMEOUT_S = 60.0
 #: entries deleted by one call; the answers to more would not fit into the socket's default buffer
 BATCH = 128
+#: bytes of one dump: some 250,000 entries, where the kernel does not filter
+DUMP_BYTES_MAX = 64 << 20
 _ANSWER_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 1 << 16
 _FAMILY: dict[Family, str] = {"IPv4": "ipv4", "IPv6": "ipv6"}
@@ -61,33 +69,40 @@ class Conntrack:
             ) from error
 
     async def established(self, address: str) -> int:
-        """Returns the number of established TCP connections to *address*, by a Service or directly.
+        """Returns the number of open TCP connections to *address*, by a Service or directly.
         Raises ``ConntrackError``.
         """
-        chosen = (
-            "-L",
-            "-p",
-            "tcp",
-            "-f",
-            "ipv6" if ":" in address else "ipv4",
-            "--state",
-            "ESTABLISHED",
-        )
+        return sum(flow.is_tcp for flow in await self._open_flows({address}))
+
+    async def count_translated(self, targets: Sequence[FlowTarget]) -> dict[FlowTarget, int]:
+        """Returns the number of open flows that Services lead to each of *targets*. Raises
+        ``ConntrackError``.
+        """
+        flows = await self._open_flows({target.address for target in targets})
+        counts = Counter[FlowTarget]()
+        for flow in flows:
+            if flow.is_translated:
+                address, port = flow.answered_by
+                counts.update({FlowTarget(address), FlowTarget(address, port)})
+        return {target: counts[target] for target in targets}
+
+    async def _open_flows(self, addresses: Collection[str]) -> list[OpenFlow]:
         try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._running(*chosen, "--reply-src", address) as process,
-            ):
-                stdout, _ = await process.communicate()
-        except TimeoutError as error:
-            raise ConntrackError(
-                f"conntrack did not answer within {self._timeout_s:g} s"
-            ) from error
-        if process.returncode != 0:
-            raise ConntrackError(
-                f"conntrack could not list connections: exit code {process.returncode}"
-            )
-        return stdout.count(b"\n")
+            return await asyncio.to_thread(self._list_open_flows, addresses)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            descriptors.report(error, "netlink socket")
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConntrackError(f"connections could not be listed: {why or error}") from error
+
+    def _list_open_flows(self, addresses: Collection[str]) -> list[OpenFlow]:
+        """Blocks.  Raises ``OSError``."""
+        with netfilter_socket(self._netns) as sock:
+            sock.settimeout(_ANSWER_TIMEOUT_S)
+            return [
+                flow
+                for request, packed in flows_requests(addresses)
+                for flow in _dump(sock, request, packed)
+            ]
 
     async def _forget_stale(self, family: Family, expected: Expected) -> int:
         forgotten = 0
@@ -148,3 +163,20 @@ class Conntrack:
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
+
+
+def _dump(sock: socket.socket, request: bytes, addresses: Collection[bytes]) -> Iterator[OpenFlow]:
+    """Yields the answer to *request*, which concerns *addresses*. Raises ``OSError``."""
+    sock.sendto(request, (0, 0))
+    size = 0
+    while size <= DUMP_BYTES_MAX:
+        data = sock.recv(_RECEIVE_BYTES)
+        size += len(data)
+        part = parse_flows(data, addresses)
+        yield from part.flows
+        if part.errno or part.is_interrupted:
+            code = part.errno or errno.EAGAIN
+            raise OSError(code, os.strerror(code))
+        if part.done:
+            return
+    raise OSError(errno.EFBIG, f"more than {DUMP_BYTES_MAX >> 20} MiB of entries")

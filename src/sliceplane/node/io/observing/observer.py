@@ -33,6 +33,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Kind, Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.demand import ServiceDemand
+from sliceplane.node.io.flow_counter import CountFlows, FlowCounter
 from sliceplane.node.io.inputs import Changes, InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
 from sliceplane.node.io.observing.nft_reader import NftReader
@@ -70,7 +71,9 @@ class Observer:
         *,
         clock: Callable[[], float],
         netns: str = "",
+        count_flows: CountFlows | None = None,
     ) -> None:
+        """*count_flows*: counts open connections for ``drain --until-idle``; ``None``: not."""
         self.node_name: Final = node_name
         self.progress = Progress(node_name, families)
         self.demand = ServiceDemand(families)
@@ -79,6 +82,7 @@ class Observer:
         #: the rules that were compared last: "nftables", "iptables-nft", "iptables-legacy"; "": none
         self.source = ""
         self._clock = clock
+        self._flows = FlowCounter(self, count_flows, clock)
         self._agreements = {family: Agreement(family, node_name) for family in families}
         self._nft = NftReader(families, self._on_rules, self._on_other_table, netns=netns)
         self._saved = SavedReader(families, netns)
@@ -168,6 +172,7 @@ class Observer:
             group.create_task(self._keep_checking(), name="observer: checks")
             group.create_task(self._keep_sweeping(), name="observer: sweep")
             group.create_task(self._keep_looking_for_late(), name="observer: late")
+            group.create_task(self._flows.run(), name="observer: connections")
 
     def _on_changes(self, selection: str, changes: Changes) -> None:
         now = self._clock()
@@ -184,6 +189,7 @@ class Observer:
                     case (Node() | None, Node() | None as node):
                         agreement.on_node(node)
             self.progress.on_change(change, ALL, now)
+        self._flows.wake()
         self._attempt = 0
         self._wake.set()
 

@@ -64,6 +64,12 @@ def packed_target(address: str, port: int) -> bytes:
     return packed + port.to_bytes(_PORT_BYTES, "big")
 
 
+def split_targets(targets: bytes, family: Family) -> list[bytes]:
+    """Splits packed targets that stand one after the other."""
+    size = ADDRESS_BYTES[family] + _PORT_BYTES
+    return [targets[at : at + size] for at in range(0, len(targets), size)]
+
+
 def read_target(packed: bytes) -> ServedTarget:
     address = packed[:-_PORT_BYTES]
     return ServedTarget(
@@ -248,9 +254,8 @@ class RuleGraph:
         return frozenset(found)
 
     def _targets_in(self, name: str) -> Iterator[bytes]:
-        size = ADDRESS_BYTES[self.family] + _PORT_BYTES
         for part in self._targets.get(name, ()):
-            yield from [part[at : at + size] for at in range(0, len(part), size)]
+            yield from split_targets(part, self.family)
         for value in self._maps.get(name, {}).values():
             if isinstance(value, bytes):
                 yield value

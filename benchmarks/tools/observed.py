@@ -3,9 +3,9 @@ Services and EndpointSlices of ``proxied``.
 
 Run as ``python -m benchmarks.tools.observed SIZES CHANGES`` in a network namespace made for it.  Prints
 one JSON object: ``services``, ``endpoints``; ``ready_s`` until everything was compared for the first
-time, ``ready_cpu_s`` all CPU until then, ``rss_mib`` after it; ``idle_cpu`` of a core while nothing
-changes; ``compare_all_cpu_s``: a comparison of all Services; ``change_s``: from the kernel's new generation
-until the Service agrees, ``change_cpu_s``.
+time, ``ready_cpu_s`` all CPU until then, ``rss_mib`` after it and ``peak_mib`` until then;
+``idle_cpu`` of a core while nothing changes; ``compare_all_cpu_s``: a comparison of all Services;
+``change_s``: from the kernel's new generation until the Service agrees, ``change_cpu_s``.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ async def main(groups: str, changes: int) -> None:
         "ready_s": time.monotonic() - began,
         "ready_cpu_s": time.process_time() - cpu,
         "rss_mib": rss_mib(),
+        "peak_mib": rss_mib("VmHWM"),
     }
     cpu = time.process_time()
     await asyncio.sleep(IDLE_S)

@@ -205,6 +205,23 @@ def huge() -> list[Result]:
     ]
 
 
+def observer() -> list[Result]:
+    """What the observer costs a node that runs another proxy, as ``tools/observed.py`` has it."""
+    measured = measure("benchmarks.tools.observed", HUGE, str(CHANGES))
+    rows = (
+        ("observer: memory", measured["rss_mib"], "MiB", 150.0),
+        ("  its maximum until then", measured["peak_mib"], "MiB", None),
+        ("observer: CPU while nothing changes", measured["idle_cpu"] * 100, "% of a core", 1.0),
+        ("  CPU of one change", measured["change_cpu_s"] * 1e3, "ms", None),
+        ("  CPU until all is compared", measured["ready_cpu_s"], "s", None),
+    )
+    size = _size(measured)
+    return [
+        Result(name=name, size=size, value=value, unit=unit, budget=budget)
+        for name, value, unit, budget in rows
+    ]
+
+
 def _size(measured: dict[str, Any]) -> str:
     return f"{measured['services']:,} services, {measured['endpoints']:,} endpoints"
 
@@ -217,7 +234,7 @@ def run(small: bool = False) -> list[Result]:
     if small:
         return many(SMALL, 1, SMALL_CHANGES)
     others = [row for sizes in (SEVERAL, SINGLE, PAIRS) for row in many(sizes, 1, CHANGES)]
-    return [*many(MANY, RUNS, CHANGES), *huge(), *others]
+    return [*many(MANY, RUNS, CHANGES), *huge(), *observer(), *others]
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@ Services and EndpointSlices of ``proxied``.
 
 Run as ``python -m benchmarks.tools.observed SIZES CHANGES`` in a network namespace made for it.  Prints
 one JSON object: ``services``, ``endpoints``; ``ready_s`` until everything was compared for the first
-time, ``ready_cpu_s`` all CPU until then, ``rss_mib`` after it; ``idle_cpu`` of a core while nothing
-changes; ``compare_all_cpu_s``: a comparison of all Services; ``change_s``: from the kernel's new generation
-until the Service agrees, ``change_cpu_s``.
+time, ``ready_cpu_s`` all CPU until then, ``rss_mib`` after it and ``peak_mib`` until then;
+``idle_cpu`` of a core while nothing changes; ``compare_all_cpu_s``: a comparison of all Services;
+``change_s``: from the kernel's new generation until the Service agrees, ``change_cpu_s``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from benchmarks.tools.objects import PER_SLICE, pod_ip
 from benchmarks.tools.proxied import NODE, Cluster, Server, rss_mib, service_ip, sizes_of
@@ -60,9 +61,12 @@ def table(sizes: list[int]) -> Iterator[str]:
         first += size
 
 
-def nft(lines: list[str]) -> None:
-    text = "\n".join(lines) + "\n"
-    subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)
+def nft(lines: Iterable[str]) -> None:
+    """The text is in a file: what it takes is not the observer's memory."""
+    with tempfile.TemporaryFile("w+") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.seek(0)
+        subprocess.run(["nft", "-f", "-"], stdin=file, check=True)
 
 
 async def agreed(observer: Observer) -> None:
@@ -73,7 +77,7 @@ async def agreed(observer: Observer) -> None:
 
 async def main(groups: str, changes: int) -> None:
     sizes = sizes_of(groups)
-    nft(list(table(sizes)))
+    nft(table(sizes))
     cluster = Cluster(sizes)
     server = Server(cluster)
     began, cpu = time.monotonic(), time.process_time()
@@ -88,6 +92,7 @@ async def main(groups: str, changes: int) -> None:
         "ready_s": time.monotonic() - began,
         "ready_cpu_s": time.process_time() - cpu,
         "rss_mib": rss_mib(),
+        "peak_mib": rss_mib("VmHWM"),
     }
     cpu = time.process_time()
     await asyncio.sleep(IDLE_S)

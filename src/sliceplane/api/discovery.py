@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from sliceplane.api.meta import Object, ObjectReference, Projection
 
@@ -78,11 +79,18 @@ class EndpointPort(Projection, frozen=True, kw_only=True):
     app_protocol: str | None = None
 
 
+# Decoded as a tuple; caches of many slices replace it by a smaller sequence (``consume.packed``).
+if TYPE_CHECKING:
+    SliceEndpoints = Sequence[SliceEndpoint]
+else:
+    SliceEndpoints = tuple[SliceEndpoint, ...]
+
+
 class EndpointSlice(Object, frozen=True, kw_only=True):
     """An EndpointSlice (discovery.k8s.io/v1): endpoints of one address family, and their ports."""
 
     address_type: str = ""
-    endpoints: tuple[SliceEndpoint, ...] | None = None
+    endpoints: SliceEndpoints | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves, beside
 their EndpointSlices.
 
-Readers of one kind of rules each (``node.nft.served``, ``node.iptables.served``) make a ``Served``,
+Readers of one kind of rules each (``node.nft.served``, ``node.observing.saved``) make a ``Served``,
 whichever program wrote them.
 """
 

@@ -34,7 +34,8 @@ address that is not ready is neither serving.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ import msgspec
 
 from sliceplane.api.core import EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.discovery import (
-    HINTS_MAX,
     LABEL_SERVICE_NAME,
     EndpointConditions,
     EndpointPort,
@@ -59,6 +59,7 @@ from sliceplane.consume.model import (
     canonical_of,
     ordinary_of,
 )
+from sliceplane.consume.packed import rows, target_uid
 from sliceplane.kit.ip import FAMILIES, Family
 
 _READY = EndpointConditions(ready=True, serving=True, terminating=False)
@@ -134,7 +135,7 @@ class CachedSlice(msgspec.Struct, frozen=True):
     """
 
     ports: tuple[EndpointPort, ...]
-    endpoints: tuple[SliceEndpoint, ...]
+    endpoints: Sequence[SliceEndpoint]
     age: tuple[int, str]  # (resourceVersion, name): orders the slices of one Service
 
 
@@ -224,7 +225,7 @@ class SliceCache:
             service, (slice_key,) if slice_key else tuple(self._slices.get(service, ()))
         )
         return {
-            name: [EndpointOrigin(*merged[name][key]) for key in sorted(merged[name])]
+            name: [_origin(*merged[name][key]) for key in sorted(merged[name])]
             for name in sorted(merged)
         }
 
@@ -249,58 +250,41 @@ class SliceCache:
                 if port.name is not None and is_port(number):
                     name = ServicePortName(service, port.name, port.protocol or PROTOCOL_DEFAULT)
                     origins = merged.setdefault(name, {})
-                    room = most - len(origins)
-                    sources = (
-                        cached.endpoints
-                        if room >= len(cached.endpoints)
-                        else cached.endpoints[: max(0, room)]
-                    )
-                    self._merge(sources, cached.age[1], number, origins)
+                    self._merge(cached, number, most - len(origins), origins)
         return merged
 
-    def _merge(
-        self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, origins: _Merge
-    ) -> None:
-        """Adds one port of one slice to *origins*.  A start reads every endpoint of the cluster
-        here: mind each line.
+    def _merge(self, cached: CachedSlice, port: int, room: int, origins: _Merge) -> None:
+        """Adds one port of one slice to *origins*, *room* endpoints at most.  A start reads every
+        endpoint of the cluster here: mind each line.
         """
         family = self._family
-        node_name = self._node_name
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
-        for source in sources:
-            ip = ordinary_of(source.addresses[0], family) if source.addresses else None
+        read = islice(rows(cached.endpoints, self._node_name), max(0, room))
+        for shape, address, is_local, index in read:
+            ip = ordinary_of(address, family)
             if ip is None:
                 continue
-            conditions = source.conditions
-            hints = source.hints
-            terminating = conditions.terminating is True
             key = prefix + ip + suffix
+            terminating = shape.terminating
             stored = origins.get(key)
             if (
                 stored is not None
                 and terminating
                 and not stored[0].terminating
-                and not _same_pod(stored[1], source)
+                and not _is_same_pod(stored, cached, index)
             ):
                 continue
-            origins[key] = (
-                NodeEndpoint(
-                    ip,
-                    port,
-                    conditions.ready is not False,
-                    conditions.serving is not False,
-                    terminating,
-                    source.node_name == node_name and node_name != "",
-                    tuple([zone.name for zone in (hints.for_zones or ())[:HINTS_MAX]])
-                    if hints is not None
-                    else (),
-                    tuple([node.name for node in (hints.for_nodes or ())[:HINTS_MAX]])
-                    if hints is not None
-                    else (),
-                ),
-                source,
-                slice_key,
+            endpoint = NodeEndpoint(
+                ip,
+                port,
+                shape.ready,
+                shape.serving,
+                terminating,
+                is_local,
+                shape.zone_hints,
+                shape.node_hints,
             )
+            origins[key] = (endpoint, cached, index)
 
     def _put(self, service: ServiceKey, key: str, cached: CachedSlice) -> None:
         self._service_of[key] = service
@@ -326,14 +310,19 @@ class SliceCache:
         assert sizes == self.sizes, f"sizes {self.sizes} should be {sizes}"
 
 
-#: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice
-_Merge = dict[str, tuple[NodeEndpoint, SliceEndpoint, str]]
+#: "ip:port" -> the endpoint that counts so far, its slice, and its index there
+_Merged = tuple[NodeEndpoint, CachedSlice, int]
+_Merge = dict[str, _Merged]
+
+
+def _is_same_pod(stored: _Merged, cached: CachedSlice, index: int) -> bool:
+    uid = target_uid(cached.endpoints, index)
+    return uid != "" and uid == target_uid(stored[1].endpoints, stored[2])
+
+
+def _origin(endpoint: NodeEndpoint, cached: CachedSlice, index: int) -> EndpointOrigin:
+    return EndpointOrigin(endpoint, cached.endpoints[index], cached.age[1])
 
 
 def _size(cached: CachedSlice) -> int:
     return len(cached.ports) * len(cached.endpoints)
-
-
-def _same_pod(first: SliceEndpoint, other: SliceEndpoint) -> bool:
-    uid = first.target_ref.uid if first.target_ref is not None else ""
-    return bool(uid) and other.target_ref is not None and other.target_ref.uid == uid

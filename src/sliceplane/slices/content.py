@@ -200,7 +200,7 @@ def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
     )
 
 
-def _read(endpoints: tuple[SliceEndpoint, ...], namespace: str) -> Content:
+def _read(endpoints: Iterable[SliceEndpoint], namespace: str) -> Content:
     content: Content = {}
     for index, endpoint in enumerate(endpoints):
         identity = _identity(endpoint, namespace)

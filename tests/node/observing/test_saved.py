@@ -70,6 +70,13 @@ def test_rules_that_one_hook_does_not_enter_are_not_hooked(hook: str) -> None:
     assert targets(graph, "10.96.0.9", 80) == []
 
 
+def test_jumps_of_another_table_are_no_hooks() -> None:
+    lines = [line for line in SAVED.splitlines() if not line.startswith("-A OUTPUT ")]
+    others = ["*filter", ":OUTPUT ACCEPT [0:0]", "-A OUTPUT -j KUBE-SERVICES", "COMMIT"]
+    assert not read_saved([*lines, *others], "IPv4").is_hooked
+    assert read_saved([*SAVED.splitlines(), *others], "IPv4").is_hooked
+
+
 def test_a_target_that_is_not_constant_is_an_error() -> None:
     saved = SAVED.replace("-j DNAT --to-destination 10.1.0.3:8080", "-j REDIRECT --to-ports 80")
     with pytest.raises(UnreadableRules, match="REDIRECT"):

@@ -20,6 +20,7 @@ are left out, as proxies leave them out. Owned by ``consume.balancing.view.Balan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import ne
@@ -42,7 +43,7 @@ class SliceEntry:
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     #: the endpoints of the slice, and the decoded endpoint for each and the port; ``None``: it has
     #: no usable address
-    sources: tuple[SliceEndpoint, ...] = ()
+    sources: Sequence[SliceEndpoint] = ()
     read: list[Endpoint | None] = field(default_factory=list)
     number: int = 0
     #: why none of the endpoints of this slice is used; "" if they are

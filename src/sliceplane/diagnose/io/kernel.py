@@ -21,8 +21,6 @@ from sliceplane.diagnose.explain.kernel import BridgePort, KernelFacts, RuleSet,
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.node.conntrack import UdpFlow, parse_flow
 from sliceplane.node.io.observing.nft_reader import read_graphs
-from sliceplane.node.iptables.served import hairpins as hairpins_by_iptables
-from sliceplane.node.iptables.served import served as served_by_iptables
 from sliceplane.node.nft.layout import NODE_PORT_IPS
 from sliceplane.node.nft.listing import listed
 from sliceplane.node.nft.names import TABLE
@@ -30,6 +28,7 @@ from sliceplane.node.nft.served import hairpins as hairpins_of
 from sliceplane.node.nft.served import served
 from sliceplane.node.observing.graph import UnreadableRules
 from sliceplane.node.observing.graph import served as by_graph
+from sliceplane.node.observing.saved import read_hairpins, read_served
 
 TIMEOUT_S: Final = 20.0
 #: seconds until a kernel that differs from the API is read again
@@ -47,7 +46,7 @@ _SERVICES: Final = "KUBE-SERVICES"
 _BY_KUBE_PROXY: Final = "kube-proxy's nftables"
 _BY_IPTABLES: Final = "KUBE-* of iptables-nft"
 _BY_LEGACY: Final = "KUBE-* of iptables-legacy"
-#: the programs that list such rules, one for each family
+#: the programs that list such rules, one for each of ``FAMILIES``
 _SAVING: Final = {
     _BY_IPTABLES: ("iptables-nft-save", "ip6tables-nft-save"),
     _BY_LEGACY: ("iptables-legacy-save", "ip6tables-legacy-save"),
@@ -186,10 +185,13 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served
         if programs is None:
             why = f"{others} are not compared" if others else "no proxy wrote any here"
             raise _Unread(f"rules of Services ({why})")
-        for program in programs:
-            saved = await _output(program)
-            destinations |= served_by_iptables(saved)
-            hairpins |= hairpins_by_iptables(saved)
+        for program, family in zip(programs, FAMILIES, strict=True):
+            saved = (await _output(program)).splitlines()
+            try:
+                destinations |= read_served(saved, family)
+                hairpins |= read_hairpins(saved, family)
+            except UnreadableRules as error:
+                raise _Unread(f"rules of Services ({error})") from error
         return destinations, hairpins
     for nft_family in ("ip", "ip6"):
         try:

@@ -27,6 +27,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.consume.packed import EndpointPacker
 from sliceplane.consume.selections import (
     list_selections_of_service,
     list_selections_of_slice,
@@ -35,7 +36,7 @@ from sliceplane.consume.selections import (
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.options import ProxyTiming
-from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.cache import Cache, Change, Mark
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.reflect import RunningInformer
@@ -105,6 +106,8 @@ class Inputs:
         self._rng = rng
         self._on_changes, self._on_mark, self._on_synced, self._on_dropped = handlers
         self._consumer = consumer
+        # A second consumer reads endpoints one by one, and keeps those that did not change.
+        self._decode_slice = EndpointPacker().decode if consumer is None else None
         self._subset = next(
             (name_selection(of.label_selector) for of in watched if of.resource is EndpointSlices),
             "",
@@ -288,11 +291,13 @@ class Inputs:
         return ""
 
     def _informer(self, watched: Selection) -> RunningInformer[Object]:
+        decode_slice = self._decode_slice if watched.resource is EndpointSlices else None
         return RunningInformer(
             self._client,
             watched,
             clock=self._clock,
             rng=self._rng.fork(),
+            cache=Cache(watched.resource, decode=decode_slice),
             config=ReflectorConfig(
                 absent_period_s=self._timing.absent_kind_period_s,
                 only_reads=watched.resource is EndpointSlices,

@@ -19,14 +19,20 @@ Owned by one observer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.consume.model import NodeEndpoint, PortState, ServiceChange, ServiceKey
+from sliceplane.consume.model import (
+    NodeEndpoint,
+    PortState,
+    ServedPort,
+    ServiceKey,
+    ServicePortName,
+)
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_time
 from sliceplane.node.observing.graph import (
@@ -35,6 +41,7 @@ from sliceplane.node.observing.graph import (
     packed_target,
     read_destination,
     read_target,
+    split_targets,
 )
 from sliceplane.node.tracker import ServiceTracker
 
@@ -58,6 +65,21 @@ class RuleDifference(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
+class ExpectedPort(msgspec.Struct, frozen=True, gc=False):
+    """The rules that one port of a Service should have.  Targets are packed, sorted, and stand one
+    after the other: a start has those of all Services at once.
+    """
+
+    name: ServicePortName
+    #: the destination at the cluster IP, and the others
+    cluster_key: bytes
+    outside_keys: tuple[bytes, ...]
+    #: targets of the internal policy, of the external policy, and of either
+    inside: bytes
+    outside: bytes
+    reachable: bytes
+
+
 class _Pending(msgspec.Struct):
     """A Service that changed: the check that first had it, when (seconds since the epoch), and its
     newest state.
@@ -65,7 +87,7 @@ class _Pending(msgspec.Struct):
 
     number: int
     since: float
-    change: ServiceChange
+    ports: tuple[ExpectedPort, ...]
     #: when it came to agree although its rules had not changed; ``None``: it did not
     agrees_since: float | None = None
     #: version of the rules that differed from this state; 0: none were compared
@@ -121,10 +143,11 @@ class Agreement:
         self.number += 1
         for change in self._tracker.take_changes(whole=True):
             pending = self._pending.get(change.service)
+            ports = _expected_ports(change.ports)
             if pending is None:
-                self._pending[change.service] = _Pending(self.number, now, change)
+                self._pending[change.service] = _Pending(self.number, now, ports)
             else:
-                pending.change = change
+                pending.ports = ports
                 pending.differs_at = 0
         return self.number
 
@@ -139,7 +162,7 @@ class Agreement:
                 if pending.differs_at == graph.version:
                     continue
                 if self._agrees(key, pending, graph, now):
-                    self._finish(key, pending.change, graph)
+                    self._finish(key, pending.ports, graph)
         if not graph.is_hooked and self.services:
             return 0
         return (
@@ -147,11 +170,11 @@ class Agreement:
         )
 
     def _agrees(self, key: ServiceKey, pending: _Pending, graph: RuleGraph, now: float) -> bool:
-        if next(self._differences(key, pending.change, graph), None) is not None:
+        if next(self._differences(key, pending.ports, graph), None) is not None:
             pending.agrees_since = None
             pending.differs_at = graph.version
             return False
-        targets = _hash_targets(_keys_of(pending.change), graph)
+        targets = _hash_targets(_keys_of(pending.ports), graph)
         is_unchanged = self._agreed.get(key, _NO_TARGETS) == targets
         if self._changes.get(key, 0) <= 1 or not is_unchanged:
             return True
@@ -159,14 +182,14 @@ class Agreement:
             pending.agrees_since = now
         return now - pending.agrees_since >= SETTLE_S
 
-    def _finish(self, key: ServiceKey, change: ServiceChange, graph: RuleGraph) -> None:
+    def _finish(self, key: ServiceKey, ports: tuple[ExpectedPort, ...], graph: RuleGraph) -> None:
         del self._pending[key]
         self._changes.pop(key, None)
         self._agreed.pop(key, None)
         for former in self._keys.pop(key, ()):
             if self._owners.get(former) == key:
                 del self._owners[former]
-        keys = _keys_of(change)
+        keys = _keys_of(ports)
         if keys:
             self._keys[key] = keys
             self._owners.update(dict.fromkeys(keys, key))
@@ -184,11 +207,11 @@ class Agreement:
         return min(since) + SETTLE_S if since else None
 
     def _differences(
-        self, key: ServiceKey, change: ServiceChange, graph: RuleGraph
+        self, key: ServiceKey, ports: tuple[ExpectedPort, ...], graph: RuleGraph
     ) -> Iterator[RuleDifference]:
-        for state in change.ports:
-            yield from _port_differences(state, graph)
-        current = set(_keys_of(change))
+        for port in ports:
+            yield from _port_differences(port, graph)
+        current = set(_keys_of(ports))
         for former in self._keys.get(key, ()):
             if former not in current and self._owners.get(former) == key:
                 obsolete = graph.targets(former)
@@ -198,7 +221,7 @@ class Agreement:
     def _is_claimed(self, destination: bytes, other: ServiceKey) -> bool:
         """Returns True if another Service that is pending has this destination now."""
         return any(
-            destination in _keys_of(pending.change)
+            destination in _keys_of(pending.ports)
             for key, pending in self._pending.items()
             if key != other
         )
@@ -212,7 +235,7 @@ class Agreement:
         )
         sentences = []
         for since, key in late[:_SENTENCES_MAX]:
-            for found in self._differences(key, self._pending[key].change, graph):
+            for found in self._differences(key, self._pending[key].ports, graph):
                 sentences.append(_sentence(found, since))
                 break
         return tuple(sentences)
@@ -227,13 +250,13 @@ class Agreement:
         """
         if key in self._pending or key in self._changes:
             return
-        change = ServiceChange(key, self._tracker.state(key))
-        if next(self._differences(key, change, graph), None) is not None:
-            self._pending[key] = _Pending(self.number, now, change)
+        ports = _expected_ports(self._tracker.state(key))
+        if next(self._differences(key, ports, graph), None) is not None:
+            self._pending[key] = _Pending(self.number, now, ports)
 
     def unowned(self, graph: RuleGraph) -> tuple[str, ...]:
         """Returns the destinations with targets that no Service has had."""
-        claimed = {key for pending in self._pending.values() for key in _keys_of(pending.change)}
+        claimed = {key for pending in self._pending.values() for key in _keys_of(pending.ports)}
         return tuple(
             read_destination(key)
             for key in graph.destinations()
@@ -245,12 +268,45 @@ class Agreement:
             assert destination in self._keys[key], f"{key} owns {destination.hex()} no more"
 
 
-def _keys_of(change: ServiceChange) -> tuple[bytes, ...]:
+def _expected_ports(states: tuple[PortState, ...]) -> tuple[ExpectedPort, ...]:
+    return tuple([_expected_port(state) for state in states])
+
+
+def _expected_port(state: PortState) -> ExpectedPort:
+    port = state.port
+    inside, outside, reachable = state.inside, state.outside, state.categories.reachable
+    targets = _packed(inside)
+    return ExpectedPort(
+        port.name,
+        destination_key(port.cluster_ip, port.name.protocol, port.port),
+        tuple(_outside_keys(port)),
+        targets,
+        targets if outside is inside else _packed(outside),
+        targets if reachable is inside else _packed(reachable),
+    )
+
+
+def _outside_keys(port: ServedPort) -> Iterator[bytes]:
+    for address in (*port.vips, *port.external_ips):
+        yield destination_key(address, port.name.protocol, port.port)
+    if port.node_port:
+        yield destination_key("", port.name.protocol, port.node_port)
+
+
+def _packed(endpoints: tuple[NodeEndpoint, ...]) -> bytes:
+    return _joined([packed_target(endpoint.ip, endpoint.port) for endpoint in endpoints])
+
+
+def _joined(targets: Iterable[bytes]) -> bytes:
+    return b"".join(sorted(targets))
+
+
+def _keys_of(ports: tuple[ExpectedPort, ...]) -> tuple[bytes, ...]:
     """Returns the destinations of a Service in the rules, each once."""
     keys: dict[bytes, None] = {}
-    for state in change.ports:
-        keys[_cluster_key(state)] = None
-        keys |= dict.fromkeys(_outside_keys(state))
+    for port in ports:
+        keys[port.cluster_key] = None
+        keys |= dict.fromkeys(port.outside_keys)
     return tuple(keys)
 
 
@@ -262,46 +318,24 @@ def _hash_targets(keys: tuple[bytes, ...], graph: RuleGraph) -> int:
 _NO_TARGETS: Final = hash(())
 
 
-def _cluster_key(state: PortState) -> bytes:
-    port = state.port
-    return destination_key(port.cluster_ip, port.name.protocol, port.port)
-
-
-def _outside_keys(state: PortState) -> Iterator[bytes]:
-    port = state.port
-    for address in (*port.vips, *port.external_ips):
-        yield destination_key(address, port.name.protocol, port.port)
-    if port.node_port:
-        yield destination_key("", port.name.protocol, port.node_port)
-
-
-def _port_differences(state: PortState, graph: RuleGraph) -> Iterator[RuleDifference]:
-    inside = _packed(state.inside)
-    yield from _difference(state, graph, _cluster_key(state), inside, inside)
-    outside, reachable = _packed(state.outside), _packed(state.categories.reachable)
-    for key in _outside_keys(state):
-        yield from _difference(state, graph, key, outside, reachable)
+def _port_differences(port: ExpectedPort, graph: RuleGraph) -> Iterator[RuleDifference]:
+    yield from _difference(port, graph, port.cluster_key, port.inside, port.inside)
+    for key in port.outside_keys:
+        yield from _difference(port, graph, key, port.outside, port.reachable)
 
 
 def _difference(
-    state: PortState,
-    graph: RuleGraph,
-    key: bytes,
-    required: frozenset[bytes],
-    allowed: frozenset[bytes],
+    port: ExpectedPort, graph: RuleGraph, key: bytes, required: bytes, allowed: bytes
 ) -> Iterator[RuleDifference]:
     targets = graph.targets(key)
-    if targets == required:
+    if _joined(targets) == required:
         return
-    obsolete, missing = targets - allowed, required - targets
+    obsolete = targets.difference(split_targets(allowed, graph.family))
+    missing = frozenset(split_targets(required, graph.family)) - targets
     if obsolete or missing:
         yield RuleDifference(
-            str(state.port.name), read_destination(key), _texts(obsolete), _texts(missing)
+            str(port.name), read_destination(key), _texts(obsolete), _texts(missing)
         )
-
-
-def _packed(endpoints: tuple[NodeEndpoint, ...]) -> frozenset[bytes]:
-    return frozenset([packed_target(endpoint.ip, endpoint.port) for endpoint in endpoints])
 
 
 def _texts(targets: frozenset[bytes]) -> tuple[str, ...]:

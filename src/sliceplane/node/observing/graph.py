@@ -50,6 +50,11 @@ class RuleEffects(msgspec.Struct, frozen=True, gc=False):
 _NO_EFFECT: Final = RuleEffects()
 
 
+def is_anonymous(name: str) -> bool:
+    """Returns True if a map is a part of one rule: its elements never change."""
+    return name.startswith("__")
+
+
 def packed_target(address: str, port: int) -> bytes:
     """Returns the bytes of a canonical address and a port; the usual spelling without a parser."""
     if ":" in address:
@@ -57,6 +62,12 @@ def packed_target(address: str, port: int) -> bytes:
     else:
         packed = bytes(map(int, address.split(".")))
     return packed + port.to_bytes(_PORT_BYTES, "big")
+
+
+def split_targets(targets: bytes, family: Family) -> list[bytes]:
+    """Splits packed targets that stand one after the other."""
+    size = ADDRESS_BYTES[family] + _PORT_BYTES
+    return [targets[at : at + size] for at in range(0, len(targets), size)]
 
 
 def read_target(packed: bytes) -> ServedTarget:
@@ -105,6 +116,8 @@ class RuleGraph:
         self._chains: dict[str, tuple[object, ...]] = {}
         #: chains by key, of verdict maps; targets by key, of others
         self._maps: dict[str, dict[bytes, str | bytes]] = {}
+        #: targets of anonymous maps, whose elements never change: one after the other, as they came
+        self._targets: dict[str, tuple[bytes, ...]] = {}
         #: nat chains at a hook, and the hook's number
         self._base_chains: dict[str, int] = {}
         self._entry_maps: tuple[str, ...] | None = None
@@ -114,6 +127,7 @@ class RuleGraph:
     def clear(self) -> None:
         self._chains.clear()
         self._maps.clear()
+        self._targets.clear()
         self._base_chains.clear()
         self._changed()
 
@@ -158,12 +172,21 @@ class RuleGraph:
     def _remove_anonymous(self, rule: RuleEffects) -> None:
         """Removes the anonymous maps of a removed rule: their names are used again."""
         for name in (*rule.maps, *rule.target_maps):
-            if name.startswith("__"):
-                self._maps.pop(name, None)
+            if is_anonymous(name):
+                self._remove(name)
 
     def set_element(self, name: str, key: bytes, value: str | bytes) -> None:
         """Sets the chain or the target of *key* in the map *name*."""
         self._maps.setdefault(name, {})[key] = value
+        self.version = next(_VERSIONS)
+
+    def add_targets(self, name: str, targets: bytes) -> None:
+        """Adds *targets*, one after the other, to the anonymous map *name*.  A repeated call has no
+        effect.
+        """
+        parts = self._targets.get(name, ())
+        if targets not in parts:
+            self._targets[name] = (*parts, targets)
         self.version = next(_VERSIONS)
 
     def remove_element(self, name: str, key: bytes) -> None:
@@ -171,8 +194,12 @@ class RuleGraph:
         self.version = next(_VERSIONS)
 
     def remove_map(self, name: str) -> None:
-        if self._maps.pop(name, None) is not None:
+        if self._remove(name):
             self._changed()
+
+    def _remove(self, name: str) -> bool:
+        removed = self._maps.pop(name, None), self._targets.pop(name, None)
+        return removed != (None, None)
 
     def _rules(self, chain: str) -> Iterator[tuple[object, RuleEffects]]:
         entries = self._chains.get(chain, ())
@@ -218,14 +245,20 @@ class RuleGraph:
             for _, rule in self._rules(pending.pop()):
                 found.update(rule.targets)
                 for name in rule.target_maps:
-                    values = self._maps.get(name, {}).values()
-                    found.update([value for value in values if isinstance(value, bytes)])
+                    found.update(self._targets_in(name))
                 following = [*rule.chains]
                 for name in rule.maps:
                     following += self._chains_of(self._maps.get(name, {}).values())
                 pending += [name for name in following if name not in visited]
                 visited.update(following)
         return frozenset(found)
+
+    def _targets_in(self, name: str) -> Iterator[bytes]:
+        for part in self._targets.get(name, ()):
+            yield from split_targets(part, self.family)
+        for value in self._maps.get(name, {}).values():
+            if isinstance(value, bytes):
+                yield value
 
     @staticmethod
     def _chains_of(values: Iterable[str | bytes | None]) -> list[str]:

@@ -13,7 +13,13 @@ from typing import Final
 
 from sliceplane.kit.ip import Family
 from sliceplane.node.nft.netlink.messages import HEADER, message, parse_attributes, text
-from sliceplane.node.observing.graph import ADDRESS_BYTES, RuleEffects, RuleGraph, UnreadableRules
+from sliceplane.node.observing.graph import (
+    ADDRESS_BYTES,
+    RuleEffects,
+    RuleGraph,
+    UnreadableRules,
+    is_anonymous,
+)
 
 #: the table that kube-proxy writes, in both families (pkg/proxy/nftables/proxier.go)
 TABLE: Final = "kube-proxy"
@@ -189,6 +195,7 @@ class Decoder:
         if kind == DELETE_ELEMENTS and _ELEMENTS_LIST not in attributes:
             graph.remove_map(name)
             return
+        targets: list[bytes] = []
         for _, element in parse_attributes(attributes.get(_ELEMENTS_LIST, b"")):
             members = dict(parse_attributes(element))
             key = _destination(
@@ -199,11 +206,17 @@ class Decoder:
                 continue
             data = dict(parse_attributes(members.get(_ELEMENT_DATA, b"")))
             if _VALUE in data:
-                graph.set_element(name, key, _target(data[_VALUE], ADDRESS_BYTES[graph.family]))
+                target = _target(data[_VALUE], ADDRESS_BYTES[graph.family])
+                if is_anonymous(name):
+                    targets.append(target)
+                else:
+                    graph.set_element(name, key, target)
                 continue
             chain = dict(parse_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
             if chain is not None:
                 graph.set_element(name, key, self._intern(_name(chain)))
+        if targets:
+            graph.add_targets(name, b"".join(targets))
 
     def _rule(self, attributes: Attributes, graph: RuleGraph) -> RuleEffects:
         rule = _decode_rule(attributes.get(_RULE_EXPRESSIONS, b""), ADDRESS_BYTES[graph.family])

@@ -9,7 +9,7 @@ from tests.nft.test_served import EMPTY, ONE, OUTSIDE, SEVERAL, STICKY, WHOLE, o
 
 from sliceplane.consume.served import ClusterDestination, ServedTarget
 from sliceplane.node.io.render import render
-from sliceplane.node.iptables.served import hairpins, served
+from sliceplane.node.observing.saved import read_hairpins, read_served
 from sliceplane.node.plane import NodePlaneConfig
 
 #: as kube-proxy 1.36 has it, in both families
@@ -37,11 +37,11 @@ def saved() -> str:
 
 
 def test_every_shape_of_a_destination_is_read() -> None:
-    assert served(saved()) == WHOLE
+    assert read_served(saved().splitlines(), "IPv4") == WHOLE
 
 
 def test_rules_of_kube_proxy_are_read() -> None:
-    assert served(OF_KUBE_PROXY) == {
+    assert read_served(OF_KUBE_PROXY.splitlines(), "IPv6") == {
         ClusterDestination("fd00::5", "tcp", 80): frozenset({ServedTarget("fd01::7", 8080)}),
         ClusterDestination("fd00::6", "udp", 53): frozenset(),
     }
@@ -64,7 +64,7 @@ def test_seeds_115_and_206_a_pod_reaches_itself_if_every_rule_for_it_is_there(mi
     lines = [line for line in whole.splitlines() if not missing or missing not in line]
     target = frozenset({ServedTarget("fd01::7", 8080)})
     destination = ClusterDestination("fd00::5", "tcp", 80)
-    found = hairpins("\n".join(lines)).get(destination, frozenset())
+    found = read_hairpins(lines, "IPv6").get(destination, frozenset())
     assert found == (frozenset() if missing else target)
 
 
@@ -78,7 +78,8 @@ def test_seeds_115_and_206_a_pod_reaches_itself_if_every_rule_for_it_is_there(mi
     ],
 )
 def test_what_is_flushed_serves_nothing(chain: str, lost: set[ClusterDestination]) -> None:
-    left = served(re.sub(rf"^-A {chain} .*\n", "", saved(), flags=re.M))
+    remaining = re.sub(rf"^-A {chain} .*\n", "", saved(), flags=re.M)
+    left = read_served(remaining.splitlines(), "IPv4")
     assert {
         destination for destination, targets in left.items() if targets or destination == EMPTY
     } == (WHOLE.keys() - lost)

@@ -10,7 +10,7 @@ from tests.relay.test_mirror_streams import PLAIN, MirrorDriver, wire
 
 from sliceplane.api import codec
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Services
-from sliceplane.relay.mirror import Mirror, mirrored
+from sliceplane.relay.mirror import ResourceMirror, mirrored
 from sliceplane.server.store.watcher import Interest, Watcher
 
 #: longer than two idle limits and the longest back-off together
@@ -18,7 +18,7 @@ QUIET_S = 400.0
 
 
 def follow(api: FakeApi, **bounds: float) -> MirrorDriver:
-    driver = MirrorDriver(api, mirror=Mirror(ConfigMaps, **bounds))  # type: ignore[arg-type]
+    driver = MirrorDriver(api, mirror=ResourceMirror(ConfigMaps, **bounds))  # type: ignore[arg-type]
     driver.start()
     return driver
 

@@ -20,7 +20,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.mirror import Mirror
+from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest, Watcher
 from sliceplane.watch.reflector import Reflector
@@ -57,7 +57,7 @@ def is_red(record: Record) -> bool:
 class MirrorDriver(Driver):
     """The shell of an informer whose handlers are a mirror's."""
 
-    mirror: Mirror = field(default_factory=lambda: Mirror(ConfigMaps, keep_s=120.0))
+    mirror: ResourceMirror = field(default_factory=lambda: ResourceMirror(ConfigMaps, keep_s=120.0))
 
     def __post_init__(self) -> None:
         self.cache = self.mirror.cache  # type: ignore[assignment]
@@ -80,7 +80,7 @@ class Child:
         self.listing = True
         self.watcher: Watcher | None = None
 
-    def subscribe(self, mirror: Mirror) -> None:
+    def subscribe(self, mirror: ResourceMirror) -> None:
         interest = Interest(
             resource=ConfigMaps.storage_key,
             encoder=PLAIN,
@@ -225,6 +225,15 @@ class MirrorOfServer(RuleBasedStateMachine):
             child.version = max(self.api.revision - back, 1)
             child.state = self.oracle.state_at(child.version, selects=child.selects)
             child.listing = False
+
+    @rule()
+    def progress(self) -> None:
+        """Another watch of the parent saw the same events, and a bookmark."""
+        if self.mirror.filled and self.mirror.store.revision <= self.api.revision:
+            seen = self.mirror.store.revision
+            for event in self.api.since(ConfigMaps, seen):
+                seen = event.revision
+            self.mirror.on_progress(seen, self.api.revision)
 
     @rule()
     def settle(self) -> None:

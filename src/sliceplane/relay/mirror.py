@@ -88,7 +88,7 @@ def _with_head(resource: Resource, body: bytes) -> bytes:
     return head + b",".join(rest) + b"}"
 
 
-class Mirror:
+class ResourceMirror:
     """Owned by one relay.  ``on_changes`` and ``on_mark`` are handlers of the informer over
     ``cache``; ``store`` and ``hub`` serve children.
     """
@@ -114,6 +114,8 @@ class Mirror:
         self._load = partial(mirrored, resource)
         self._retention = Retention(keep_s=keep_s, bytes_min=bytes_min, bytes_max=bytes_max)
         self._changes: list[Change[Mirrored]] = []
+        #: the parent has no event between these two versions
+        self._progress = (0, 0)
         #: the object of the newest event: a change does not have the body of a deletion
         self._newest: Record | None = None
 
@@ -130,12 +132,21 @@ class Mirror:
         if mark.listed and not self.filled:
             self.filled = True
             self._replace(revision)
+        elif not (changes or mark.listed):
+            self._advance(revision)
         elif revision < self.store.revision:
             self._reset(revision)
         elif mark.listed:
             self._on_list(changes, revision)
         else:
-            self._on_events(changes, revision)
+            self._publish([self._event(change, revision) for change in changes], revision)
+
+    def on_progress(self, seen: int, revision: int) -> None:
+        """Another watch of the parent, from a version that the store had, received the events up to
+        *seen*, and then a bookmark of *revision*.
+        """
+        self._progress = (seen, revision)
+        self._use_progress()
 
     def on_tick(self, now: float) -> None:
         """Drops history whose time is over; seconds of a clock that never goes back."""
@@ -152,13 +163,16 @@ class Mirror:
         self._newest = loaded.record
         return loaded
 
-    def _on_events(self, changes: Sequence[Change[Mirrored]], revision: int) -> None:
-        if not changes:
-            if revision > self.store.revision:
-                self.store.advance(revision)
-                self.hub.send_bookmarks()
-            return
-        self._publish([self._event(change, revision) for change in changes], revision)
+    def _use_progress(self) -> None:
+        seen, revision = self._progress
+        if seen <= self.store.revision:
+            self._advance(revision)
+
+    def _advance(self, revision: int) -> None:
+        """The parent has no further event up to *revision*."""
+        if self.filled and revision > self.store.revision:
+            self.store.advance(revision)
+            self.hub.send_bookmarks()
 
     def _on_list(self, changes: Sequence[Change[Mirrored]], revision: int) -> None:
         """A list after a watch was lost: what happened is known in its sum alone."""
@@ -201,6 +215,7 @@ class Mirror:
         if events:
             self._retention.on_events(events, self.store.object_bytes.total)
             self._compact()
+        self._use_progress()
         return True
 
     def _compact(self) -> None:
@@ -217,6 +232,7 @@ class Mirror:
             StoreEvent(min(record.revision, revision), EventType.ADDED, record, None)
             for record in records
         ]
+        self._progress = (0, 0)
         self.store.replace(present, revision, revision)
         self._retention.on_replaced()
         self.hub.on_replaced()

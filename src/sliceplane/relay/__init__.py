@@ -2,5 +2,5 @@
 
 A relay follows its parent with one list and one watch of each resource (``mirror``) and serves any
 number of children; it keeps no state of its own, and makes no version. What it does not serve goes
-to the parent (``routing``). Parents may be relays, so relays form trees.
+to the parent. Parents may be relays, so relays form trees.
 """

@@ -26,7 +26,7 @@ REASON_MAX: Final = 256
 READING: Final = ("get", "list", "watch")
 
 
-class Verdict(NamedTuple, Generic[V]):
+class ParentVerdict(NamedTuple, Generic[V]):
     """An answer of the parent, and when it was asked for."""
 
     value: V
@@ -42,13 +42,13 @@ class Verdicts(Generic[V]):
     def __init__(self, keep_s: float = VERDICT_S, most: int = VERDICTS_MAX) -> None:
         self._keep_s = keep_s
         self._most = most
-        self._by_question: OrderedDict[bytes, Verdict[V]] = OrderedDict()
+        self._by_question: OrderedDict[bytes, ParentVerdict[V]] = OrderedDict()
 
-    def newest(self, question: bytes) -> Verdict[V] | None:
+    def newest(self, question: bytes) -> ParentVerdict[V] | None:
         """Returns the last answer, however old."""
         return self._by_question.get(_digest(question))
 
-    def fresh(self, question: bytes, now: float) -> Verdict[V] | None:
+    def fresh(self, question: bytes, now: float) -> ParentVerdict[V] | None:
         """Returns the last answer if it still counts."""
         verdict = self.newest(question)
         return verdict if verdict is not None and now < verdict.asked_at + self._keep_s else None
@@ -56,7 +56,7 @@ class Verdicts(Generic[V]):
     def put(self, question: bytes, value: V, asked_at: float) -> None:
         key = _digest(question)
         self._by_question.pop(key, None)
-        self._by_question[key] = Verdict(value, asked_at)
+        self._by_question[key] = ParentVerdict(value, asked_at)
         if len(self._by_question) > self._most:
             self._by_question.popitem(last=False)
 

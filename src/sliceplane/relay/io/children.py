@@ -1,4 +1,4 @@
-"""Who the children are and what they may read, as the parent says; and the watches whose rights
+"""The identities and rights of children, as the parent says; and the watches whose rights
 are gone.
 """
 

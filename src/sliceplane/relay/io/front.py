@@ -53,7 +53,7 @@ class Read(NamedTuple):
     revision: int | None
 
 
-class Front:
+class RelayFront:
     """One task for each request calls it.  *server* answers what is served here."""
 
     def __init__(

@@ -29,7 +29,7 @@ from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.metrics import Labels
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.io.children import Children, OpenChildren
-from sliceplane.relay.io.front import Front
+from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.mirror import ResourceMirror
@@ -86,7 +86,7 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontDurability:
-    """What handlers of requests ask storage: here the front has waited for versions before."""
+    """Storage for handlers of requests: the front has waited for versions before."""
 
     staleness_s = 0.0
 
@@ -154,7 +154,7 @@ class Relay:
         # Set by ``start``.
         self.url: str
         self.parents: dict[Resource, Parent]
-        self.front: Front
+        self.front: RelayFront
         self.listener: Listener
 
     async def __aenter__(self) -> Self:
@@ -196,7 +196,7 @@ class Relay:
         self._spawn(self._tick(), "ticks")
         self._spawn(self._follow_release(client), "release of the parent")
 
-    def _application(self, client: HttpClient, address: str) -> Front:
+    def _application(self, client: HttpClient, address: str) -> RelayFront:
         config = self.config
         clock = time.time
         steady = loop_clock(clock())
@@ -238,7 +238,7 @@ class Relay:
         )
         self._spawn(steps.heartbeat(), "heartbeat")
         self._spawn(watches.run(), "rights of children")
-        return Front(app, self.parents, children, passage, name=self.name, clock=clock)
+        return RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
 
     def _serve(
         self,

@@ -96,13 +96,13 @@ _PATH_CHARACTERS_MAX = 256
 _log = get_logger("apiserver")
 
 
-class Answers(Protocol):
+class ResourceAnswers(Protocol):
     """``ResourceHandlers``, as far as the application needs them."""
 
     async def respond(self, request: Request, route: Route) -> Response: ...
 
 
-class Streams(Protocol):
+class WatchStreams(Protocol):
     """``WatchHandler``, as far as the application needs it."""
 
     async def respond(
@@ -118,8 +118,8 @@ class Streams(Protocol):
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that the application uses; the plane creates them."""
 
-    resources: Answers
-    watches: Streams
+    resources: ResourceAnswers
+    watches: WatchStreams
     discovery: Discovery
     health: HealthChecks
     metrics: ServerMetrics

@@ -287,7 +287,7 @@ class Backlogs:
             self._timer = None
 
 
-class Claims(Protocol):
+class WatchClaims(Protocol):
     """Ends watches whose rights are gone; see ``Revocation``."""
 
     def begin(self, claim: Claim, watcher: Watcher) -> int: ...
@@ -303,7 +303,7 @@ class WatchHandler:
         resources: ResourceHandlers,
         registry: Registry,
         ticker: HubTicker,
-        revocation: Claims,
+        revocation: WatchClaims,
         *,
         stalled_s: float = STALLED_S_MAX,
     ) -> None:

@@ -150,9 +150,11 @@ class Relay:
         self.health = HealthChecks()
         self.metrics = ServerMetrics()
         self._cleanup = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         # Set by ``start``.
         self.url: str
+        self.port: int
         self.parents: dict[Resource, Parent]
         self.front: RelayFront
         self.listener: Listener
@@ -170,6 +172,12 @@ class Relay:
         self._stopping = True
         await self._cleanup.aclose()
 
+    async def run(self) -> None:
+        """Returns or raises when one of its tasks ends, which is a fault of ours."""
+        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+
     async def wait_ready(self) -> None:
         """Returns when every resource was listed once."""
         for parent in self.parents.values():
@@ -181,7 +189,8 @@ class Relay:
         sock = bind(config.bind_address, config.port)
         self._cleanup.callback(sock.close)
         host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
-        address = f"{host}:{sock.getsockname()[1]}"
+        self.port = sock.getsockname()[1]
+        address = f"{host}:{self.port}"
         self.url = f"https://{address}"
         client = HttpClient(self._connection)
         self._cleanup.push_async_callback(client.close)
@@ -342,6 +351,7 @@ class Relay:
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """A task that ends with the relay."""
         task = asyncio.create_task(coroutine, name=name)
+        self._tasks.append(task)
 
         async def end() -> None:
             task.cancel()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import BY_PATH
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.kit.io.log import get_logger
 from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
 from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
@@ -41,6 +42,8 @@ QUICK_S: Final = 2 * PROGRESS_AFTER_S
 #: in the place of a verb: the request is answered here
 SERVED: Final = None
 OWN_PAGES: Final = (*ALWAYS_ALLOWED, "/metrics")
+
+_log = get_logger("relay")
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Any]
 
@@ -94,18 +97,19 @@ class RelayFront:
             self._lists_passed += read == "list"
             try:
                 await self._passage.respond(request, scope, receive, noting)
+                return
             finally:
                 self._lists_passed -= read == "list"
         except ConnectionAbortedError:
             return  # an answer that is not complete ends its connection
-        except (StatusError, OverCapacity) as error:
-            if began:
-                return
-            response = (
-                status_response(request, error)
-                if isinstance(error, StatusError)
-                else too_many_requests()
-            )
+        except OverCapacity:
+            response = too_many_requests()
+        except StatusError as error:
+            response = status_response(request, error)
+        except Exception as error:  # the last resort of every request
+            _log.error("request failed unexpectedly", path=request.path, exc_info=error)
+            response = status_response(request, internal("internal error of the relay"))
+        if not began:
             now = self._clock()
             await send_response(request, send, response, None, now=now, audit_id="")
 

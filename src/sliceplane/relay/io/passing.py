@@ -36,6 +36,8 @@ PASSED_MAX: Final = 2_000
 BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 #: until the head of the parent's answer; servers end requests after 60 s themselves
 ANSWER_S_MAX: Final = 65.0
+#: methods that may be sent twice (RFC 9110, section 9.2.2)
+_REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")
 #: of one connection alone (RFC 9110, section 7.6.1), and what is made anew
 _NOT_PASSED: Final = frozenset(
     (
@@ -82,7 +84,7 @@ class Passage:
             try:
                 await self._exchange(request, scope, body, receive, send)
             finally:
-                self.bodies.release(child, len(body))
+                self._release_body(child, len(body))
         finally:
             self.requests.release(child, 1)
 
@@ -105,27 +107,42 @@ class Passage:
                 if not message.get("more_body", False):
                     return b"".join(portions)
         except BaseException:
-            self.bodies.release(child, size)
+            self._release_body(child, size)
             raise
+
+    def _release_body(self, child: str, size: int) -> None:
+        if size:
+            self.bodies.release(child, size)
 
     async def _exchange(
         self, request: Request, scope: Any, body: bytes, receive: Receive, send: Send
     ) -> None:
         self.passed.value += 1
-        message = self._message(request, scope, body)
-        connection: ClientConnection | None = None
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                connection = await self._pool.take(recheck_files=False)
-                await connection.ask(request.method, message)
-        except (OSError, TimeoutError, BadStream, Unreachable) as error:
-            if connection is not None:
-                self._pool.release(connection)
-            raise _no_parent(why_no_answer(error)) from error
+        connection = await self._ask(request.method, self._message(request, scope, body))
         try:
             await self._answer(request, connection, receive, send)
         finally:
             self._pool.release(connection)
+
+    async def _ask(self, method: str, message: bytes) -> ClientConnection:
+        """Returns the connection with the head of the answer.  Raises the 503 ``StatusError``."""
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                while True:
+                    connection = await self._pool.take(recheck_files=False)
+                    try:
+                        await connection.ask(method, message)
+                        return connection
+                    except BaseException as error:
+                        # The parent may have closed it while nothing was asked.
+                        unheard = connection.idle_since is not None and not connection.answer.began
+                        self._pool.release(connection)
+                        if not (isinstance(error, ConnectionError) and unheard):
+                            raise
+                        if method not in _REPEATABLE:
+                            raise
+        except (OSError, TimeoutError, BadStream, Unreachable) as error:
+            raise _no_parent(why_no_answer(error)) from error
 
     def _message(self, request: Request, scope: Any, body: bytes) -> bytes:
         """Raises the 400 ``StatusError``."""

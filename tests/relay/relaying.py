@@ -58,14 +58,13 @@ def relaying(
 ) -> Iterator[RelayServer]:
     """A relay in front of *parent*, with the certificates of *parent*'s server."""
     pki = parent.plane.pki
-    configured = RelayConfig(
-        bind_address="127.0.0.1",
-        port=0,
-        cert_file=pki.server_file,
-        key_file=pki.server_key_file,
-        client_ca_file=pki.ca_file,
-        **config,
-    )
+    defaults: dict[str, Any] = {
+        "port": 0,
+        "cert_file": pki.server_file,
+        "key_file": pki.server_key_file,
+        "client_ca_file": pki.ca_file,
+    }
+    configured = RelayConfig(bind_address="127.0.0.1", **{**defaults, **config})
     loop = asyncio.new_event_loop()
     started: list[Relay | StartError] = []
     up = threading.Event()

@@ -50,6 +50,7 @@ class Member:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+            self.process = None
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Verdicts(Generic[V]):
     Questions are kept as digests, so that a long name costs no more than a short one.
     """
 
-    def __init__(self, keep_s: float = VERDICT_S, most: int = VERDICTS_MAX) -> None:
+    def __init__(self, keep_s: float, most: int = VERDICTS_MAX) -> None:
         self._keep_s = keep_s
         self._most = most
         self._by_question: OrderedDict[bytes, ParentVerdict[V]] = OrderedDict()

@@ -58,7 +58,7 @@ class Reviewer(Generic[V]):
         self._read = read
         self._room = room
         self._clock = clock
-        self._verdicts: Verdicts[V] = Verdicts()
+        self._verdicts: Verdicts[V] = Verdicts(VERDICT_S)
         self._asking: dict[bytes, asyncio.Task[V]] = {}
         self.sent = 0
 

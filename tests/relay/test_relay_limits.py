@@ -98,7 +98,7 @@ def test_nodes_are_trusted_by_flag_alone(parent: Server, trusted: bool) -> None:
 def test_a_client_that_reads_nothing_is_cut_and_harms_nobody(
     parent: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Hub.subscribe.__kwdefaults__, "bound_bytes", 1 << 20)
+    monkeypatch.setitem(Hub.subscribe.__kwdefaults__, "bound_bytes", 1 << 18)
     with relaying(parent) as relay, contextlib.ExitStack() as stack:
         body = endpoint_slice("large")
         version = parent.request("POST", IN_DEFAULT, body).json["metadata"]["resourceVersion"]
@@ -110,7 +110,7 @@ def test_a_client_that_reads_nothing_is_cut_and_harms_nobody(
         mirror = relay.mirror(EndpointSlices)
         until(lambda: len(mirror.hub) == 1)
         stream = stack.enter_context(watching(relay, path))
-        updates = 400
+        updates = 250
         seen: list[str] = []
 
         def read() -> None:

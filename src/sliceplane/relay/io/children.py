@@ -209,12 +209,14 @@ class OpenChildren:
             await asyncio.gather(*map(self._check, due))
 
     async def _check(self, number: int) -> None:
-        claim, watcher = self._watches[number]
+        found = self._watches.get(number)
+        if found is None:
+            return  # it ended since the step began
+        claim, watcher = found
         try:
             await self._children.require(claim)
         except StatusError as error:
-            if error.code not in (401, 403) or number not in self._watches:
-                return
-            self._revoked.value += 1
-            watcher.close(error)
-            watcher.notify()
+            if error.code in (401, 403) and number in self._watches:
+                self._revoked.value += 1
+                watcher.close(error)
+                watcher.notify()

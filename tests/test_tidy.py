@@ -215,9 +215,9 @@ def test_cores_do_no_io() -> None:
 
 
 def test_rooms_are_few() -> None:
-    """A newcomer finds the room for a change from the folder names: at most 15 at the top."""
+    """A newcomer finds the room for a change from the folder names: at most 16 at the top."""
     rooms = {path.parent.name for path in (ROOT / "src" / "sliceplane").glob("*/__init__.py")}
-    assert len(rooms) <= 15, sorted(rooms)
+    assert len(rooms) <= 16, sorted(rooms)
 
 
 def test_test_modules_tell_one_story_each() -> None:

@@ -7,7 +7,7 @@ them in this order, in which none needs one that comes later:
 - a client of any API server, and what its readers share: watch, consume;
 - the state of a server, and the slices of a Service: server, slices;
 - workloads that are played: emulation;
-- programs beside a server: node, dns, xds, agent;
+- programs beside a server: node, dns, xds, agent, relay;
 - what writes: controllers;
 - what answers questions: diagnose;
 - what is only played: lab;

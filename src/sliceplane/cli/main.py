@@ -22,6 +22,10 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run a part of the plane": {
         "up": ("sliceplane.cli.run.up", "Run the whole plane in one process."),
         "apiserver": ("sliceplane.cli.run.apiserver", "Run the API server alone."),
+        "relay": (
+            "sliceplane.cli.run.relay",
+            "Serve reads of any API server from memory, to many clients.",
+        ),
         "controllers": (
             "sliceplane.cli.run.controllers",
             "Run the controllers against any API server, or as a shadow.",

@@ -360,15 +360,17 @@ class ServerPlane:
         self._cleanup.callback(self.ticker.close)
         revocation = Revocation(self.registry, self.clock)
         self._cleanup.callback(revocation.close)
+        watches = WatchHandler(
+            resources,
+            self.registry,
+            self.ticker,
+            revocation,
+            stalled_s=periods.stalled_watch_s,
+        )
+        self._cleanup.callback(watches.backlogs.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(
-                resources,
-                self.registry,
-                self.ticker,
-                revocation,
-                stalled_s=periods.stalled_watch_s,
-            ),
+            watches=watches,
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
@@ -386,7 +388,6 @@ class ServerPlane:
             steps=steps,
             clock=self.clock,
         )
-        self._cleanup.callback(services.watches.backlogs.close)
         app = ApiServer(services)
         self._add_health_checks()
         for part in (
@@ -399,7 +400,7 @@ class ServerPlane:
             self.registry,
             self.health,
             self.reports,
-            services.watches.backlogs,
+            watches.backlogs,
         ):
             self.metrics.include(part.metrics.families)
         database = self.data_dir.database

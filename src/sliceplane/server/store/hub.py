@@ -61,8 +61,10 @@ class Hub:
     rest by the server.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, bookmark_period_s: float | None = BOOKMARK_PERIOD_S) -> None:
+        """*bookmark_period_s* ``None``: the owner sends every bookmark (``send_bookmarks``)."""
         self._store = store
+        self._bookmark_period_s = bookmark_period_s
         #: newest published revision
         self.revision = store.revision
         self._routes = Routes()
@@ -148,9 +150,7 @@ class Hub:
         elif start < self.revision:
             watcher.start(self._history(interest, start, self.revision))
         self._watchers[watcher.number] = (watcher, self._routes.join(watcher, self.revision))
-        self._schedule(
-            watcher, now, BOOKMARK_PERIOD_S * (0.5 + 0.5 * (watcher.number * _SPREAD % 1.0))
-        )
+        self._schedule(watcher, now, 0.5 + 0.5 * (watcher.number * _SPREAD % 1.0))
         return watcher
 
     def unsubscribe(self, watcher: Watcher) -> None:
@@ -159,11 +159,12 @@ class Hub:
 
     def close_all(self, error: StatusError | None = None) -> None:
         """End every watch, for shutdown; without an *error* what they hold can still be taken, and
-        a last bookmark says where to go on, which need not be here.
+        a last bookmark says where to go on, which need not be here (unless the owner sends them).
         """
         frames: dict[Encoder, Item] = {}
         for watcher, _ in tuple(self._watchers.values()):
-            if error is None and watcher.bookmarks and watcher.since <= self.revision:
+            due = error is None and self._bookmark_period_s is not None
+            if due and watcher.bookmarks and watcher.since <= self.revision:
                 self._bookmark(watcher, frames)
             watcher.close(error, keep=error is None)
             watcher.notify()
@@ -345,7 +346,7 @@ class Hub:
             if watcher.bookmarks and watcher.since <= self.revision:
                 self._bookmark(watcher, frames)
                 woken.append(watcher)
-            self._schedule(watcher, now, BOOKMARK_PERIOD_S)
+            self._schedule(watcher, now)
         for watcher in woken:
             watcher.notify()
 
@@ -363,11 +364,22 @@ class Hub:
         watcher.size += len(item.data)
         self.bookmarked.value += 1
 
-    def _schedule(self, watcher: Watcher, now: float, delay_s: float) -> None:
-        due = now + delay_s if watcher.bookmarks else None
+    def send_bookmarks(self) -> None:
+        """The store was advanced: a bookmark to each watch that has them."""
+        self.revision = self._store.revision
+        frames: dict[Encoder, Item] = {}
+        for watcher, _ in tuple(self._watchers.values()):
+            if watcher.bookmarks and watcher.since <= self.revision:
+                self._bookmark(watcher, frames)
+                watcher.notify()
+
+    def _schedule(self, watcher: Watcher, now: float, periods: float = 1.0) -> None:
+        period_s = self._bookmark_period_s
+        bookmarks = watcher.bookmarks and period_s is not None
+        due = now + period_s * periods if bookmarks and period_s is not None else None
         if watcher.ends_at is not None:
             last = watcher.ends_at - BOOKMARK_BEFORE_END_S
-            limit = last if watcher.bookmarks and now < last else watcher.ends_at
+            limit = last if bookmarks and now < last else watcher.ends_at
             due = limit if due is None else min(due, limit)
         if due is not None:
             heapq.heappush(self._due, (due, watcher.number))

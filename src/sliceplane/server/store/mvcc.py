@@ -278,6 +278,15 @@ class Store:
             self._publish(event)
         self._staging.last_assigned = max(self._staging.last_assigned, self.revision)
 
+    def advance(self, revision: int) -> None:
+        """Nothing changed up to *revision*, as the server says that this store follows.  Nothing
+        may be staged.
+        """
+        assert not len(self._staging), "what is staged has versions that go to others"
+        assert revision >= self.revision, f"up to {revision}, newest is {self.revision}"
+        self.revision = revision
+        self._staging.last_assigned = max(self._staging.last_assigned, revision)
+
     def compact(self, revision: int) -> None:
         """Drop history up to *revision*: from then on it is the oldest that can be listed or
         watched from.
@@ -293,10 +302,7 @@ class Store:
         """Versions up to *revision* may mean something else to a client: drop all history and go on
         after it. Nothing may be staged.
         """
-        assert not len(self._staging), "what is staged has versions that go to others"
-        assert revision >= self.revision, f"beyond {revision}, newest is {self.revision}"
-        self.revision = revision
-        self._staging.last_assigned = max(self._staging.last_assigned, revision)
+        self.advance(revision)
         self.compact(revision)
 
     def check(self) -> None:

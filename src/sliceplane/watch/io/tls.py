@@ -69,6 +69,10 @@ class Tls:
         self._number = 1
         self._context = self._make()
 
+    def without_certificate(self) -> Tls:
+        """The same authority for connections on which nobody is shown."""
+        return Tls(authority=self._authority, insecure=self._insecure, clock=self._clock)
+
     def current(self) -> tuple[int, ssl.SSLContext]:
         """The context for new connections, and its number."""
         now = self._clock()

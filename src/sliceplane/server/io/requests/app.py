@@ -16,7 +16,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,6 +39,7 @@ from sliceplane.server.io.metrics import (
     LoopSteps,
     RequestKey,
     ServerMetrics,
+    WatchTraffic,
     page_key,
     resource_key,
 )
@@ -62,20 +63,19 @@ from sliceplane.server.io.requests.request import (
     Receive,
     Request,
     ResourcePath,
+    Route,
     Send,
     parse,
     pod_of_containers,
     resolve,
     verb_of,
 )
-from sliceplane.server.io.requests.resources import ResourceHandlers
 from sliceplane.server.io.requests.response import (
     NO_CACHE,
     Response,
     send_response,
     too_many_requests,
 )
-from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication import impersonation
 from sliceplane.server.registry.authorization.index import refusal
 from sliceplane.server.registry.authorization.open_watches import Claim
@@ -96,11 +96,30 @@ _PATH_CHARACTERS_MAX = 256
 _log = get_logger("apiserver")
 
 
+class ResourceAnswers(Protocol):
+    """``ResourceHandlers``, as far as the application needs them."""
+
+    async def respond(self, request: Request, route: Route) -> Response: ...
+
+
+class WatchStreams(Protocol):
+    """``WatchHandler``, as far as the application needs it."""
+
+    async def respond(
+        self,
+        request: Request,
+        route: Route,
+        send: Send,
+        on_head: Callable[[], str],
+        traffic: WatchTraffic,
+    ) -> None: ...
+
+
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that the application uses; the plane creates them."""
 
-    resources: ResourceHandlers
-    watches: WatchHandler
+    resources: ResourceAnswers
+    watches: WatchStreams
     discovery: Discovery
     health: HealthChecks
     metrics: ServerMetrics

@@ -36,7 +36,8 @@ from sliceplane.server.io.requests.response import (
     negotiate,
     warning_headers,
 )
-from sliceplane.server.io.requests.timers import HubTicker, Revocation
+from sliceplane.server.io.requests.timers import HubTicker
+from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.direct import interest_of
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Target, WatchPlan
@@ -286,6 +287,14 @@ class Backlogs:
             self._timer = None
 
 
+class WatchClaims(Protocol):
+    """Ends watches whose rights are gone; see ``Revocation``."""
+
+    def begin(self, claim: Claim, watcher: Watcher) -> int: ...
+
+    def end(self, number: int) -> None: ...
+
+
 class WatchHandler:
     """Opens streams.  Stateless but for its parts."""
 
@@ -294,7 +303,7 @@ class WatchHandler:
         resources: ResourceHandlers,
         registry: Registry,
         ticker: HubTicker,
-        revocation: Revocation,
+        revocation: WatchClaims,
         *,
         stalled_s: float = STALLED_S_MAX,
     ) -> None:

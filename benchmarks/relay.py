@@ -1,0 +1,161 @@
+"""A relay between a server and its watchers: what one event costs the server and the relay.
+
+One EndpointSlice of 25 KB changes, a write at a time, until every watcher has the event. Fleets of
+TLS watchers at the server and at the relay take turns, so that the machine's pace is the same for
+both. Client certificates of the watchers are trusted as they are; writes go to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+from benchmarks.harness import Result, main, percentile
+from benchmarks.tools.fleet import Fleet
+from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
+from benchmarks.tools.process import PlaneProcess, Process, scratch
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import EndpointSlices, Namespaces
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.kubeconfig import load
+
+WATCHERS = 500
+TURNS = 3
+ROUNDS = 10
+SMALL_WATCHERS = 10
+WARM_UP_ROUNDS = 3
+ROUND_MAX_S = 30.0
+#: the server behind a relay should cost what it costs with so many watchers of its own
+FEW_WATCHERS = 2
+
+
+class RelayProcess(Process):
+    """``sliceplane relay`` in front of *server*, with that server's certificates."""
+
+    def __init__(self, server: PlaneProcess, folder: Path) -> None:
+        pki = server.kubeconfig.parent / "pki"
+        super().__init__(
+            *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "warning"),
+            *("--upstream", str(server.kubeconfig), "--listen", "127.0.0.1:0"),
+            *("--tls-cert-file", str(pki / "apiserver.crt")),
+            *("--tls-private-key-file", str(pki / "apiserver.key")),
+            *("--client-ca-file", str(pki / "ca.crt")),
+            log=folder / "relay.log",
+        )
+        word, address = self.line().split()
+        assert word == "ready", word
+        self.kubeconfig = folder / "relay.kubeconfig"
+        self.kubeconfig.write_text(
+            server.kubeconfig.read_text().replace(server.url, f"https://{address}")
+        )
+
+
+class Writes:
+    """Writes of one slice at the server; every one differs from the one before."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._document = slice_document("web-1", "web", range(PER_SLICE))
+        self._round = 0
+
+    async def seconds_to(self, fleet: Fleet, count: int) -> list[float]:
+        """Seconds from each write to the last watcher of *fleet*."""
+        found = []
+        for _ in range(count):
+            self._document["endpoints"][0]["zone"] = f"zone-{self._round % 2}"
+            self._round += 1
+            fleet.expect(1)
+            began = time.monotonic()
+            await self._client.update(EndpointSlices, NAMESPACE, "web-1", encode(self._document))
+            delivery = await asyncio.to_thread(fleet.delivered, ROUND_MAX_S)
+            found.append(delivery.at - began)
+        return found
+
+
+async def measure(watchers: int, turns: int, count: int) -> list[Result]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(scratch()))
+        server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
+        client = await stack.enter_async_context(HttpClient(load(server.kubeconfig)))
+        await client.create(Namespaces, "", encode(namespace_document()))
+        await client.create(
+            EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE)))
+        )
+        stored = await client.get(EndpointSlices, NAMESPACE, "web-1")
+        relay = stack.enter_context(RelayProcess(server, folder))
+        writes = Writes(client)
+        since = (await client.list(EndpointSlices)).resource_version
+        idle_mib = relay.rss_mib()
+        places = {
+            "direct": (server.kubeconfig, watchers),
+            "few": (server.kubeconfig, FEW_WATCHERS),
+            "behind": (relay.kubeconfig, watchers),
+        }
+        spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
+        for _ in range(turns):
+            for where, (kubeconfig, number) in places.items():
+                # A fleet that is closed costs the other's turn nothing.
+                with ExitStack() as turn:
+                    since = (await client.list(EndpointSlices)).resource_version
+                    fleet = turn.enter_context(Fleet(kubeconfig, number, since, folder))
+                    await writes.seconds_to(fleet, WARM_UP_ROUNDS)
+                    before = server.cpu_s(), relay.cpu_s()
+                    await writes.seconds_to(fleet, count)
+                    spent[where].append(
+                        (
+                            (server.cpu_s() - before[0]) / count * 1e3,
+                            (relay.cpu_s() - before[1]) / count * 1e3,
+                        )
+                    )
+                    child_kib = (relay.rss_mib() - idle_mib) / watchers * 1024
+        late: dict[str, list[float]] = {}
+        for where, kubeconfig in (("direct", server.kubeconfig), ("behind", relay.kubeconfig)):
+            since = (await client.list(EndpointSlices)).resource_version
+            with ExitStack() as turn:
+                fleet = turn.enter_context(Fleet(kubeconfig, 1, since, folder))
+                await writes.seconds_to(fleet, WARM_UP_ROUNDS)
+                late[where] = [1e3 * each for each in await writes.seconds_to(fleet, turns * count)]
+    what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
+    direct, few, behind = (
+        statistics.median(server_ms for server_ms, _ in spent[where]) for where in places
+    )
+    of_relay = statistics.median(relay_ms for _, relay_ms in spent["behind"])
+    return [
+        Result(
+            name="server CPU an event, watchers at the server", size=what, value=direct, unit="ms"
+        ),
+        Result(
+            name="server CPU an event, watchers at a relay",
+            size=what,
+            value=behind,
+            unit="ms",
+            peer=f"{FEW_WATCHERS} watchers at the server",
+            peer_value=few,
+        ),
+        Result(name="relay CPU an event", size=what, value=of_relay, unit="ms"),
+        Result(name="relay memory a watcher", size=what, value=child_kib, unit="KiB"),
+        *(
+            Result(
+                name=f"write to watcher, {where}",
+                size=f"1 watcher, p{percent}",
+                value=percentile(sorted(late[where]), percent),
+                unit="ms",
+            )
+            for where in late
+            for percent in (50, 99)
+        ),
+    ]
+
+
+def run(small: bool = False) -> list[Result]:
+    if small:
+        return asyncio.run(measure(SMALL_WATCHERS, 1, 3))
+    return asyncio.run(measure(WATCHERS, TURNS, ROUNDS))
+
+
+if __name__ == "__main__":
+    main(run)

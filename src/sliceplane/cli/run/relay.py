@@ -1,0 +1,138 @@
+"""``sliceplane relay``: lists and watches of an API server from memory, for many clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sliceplane.cli.answers import note
+from sliceplane.cli.cluster import connect
+from sliceplane.cli.flags import EXISTING_FILE, FILE, duration, option, string, switch
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import Command
+from sliceplane.cli.process import begin_service, print_listening, require, run, work_until
+from sliceplane.cli.values import LISTEN, ParsedType, names_in
+
+if TYPE_CHECKING:
+    from sliceplane.api.resource import Resource
+    from sliceplane.relay.io.relay import RelayConfig
+    from sliceplane.watch.io.connection import Connection
+
+_EXAMPLE: Final = (
+    "sliceplane relay --upstream relay.kubeconfig --listen 10.0.0.5:6443 "
+    "--tls-cert-file tls.crt --tls-private-key-file tls.key"
+)
+RESOURCES: Final = ("endpointslices", "services", "nodes", "endpoints", "pods")
+
+
+def _resources(text: str) -> tuple[Resource, ...]:
+    from sliceplane.api.scheme import RESOURCES as KNOWN
+
+    names = names_in(text)
+    unknown = sorted(set(names) - set(RESOURCES))
+    if unknown or not names:
+        raise ValueError(f"{text!r} is no list of {', '.join(RESOURCES)}")
+    by_plural = {
+        resource.plural: resource
+        for resource in KNOWN
+        if resource.plural in RESOURCES and resource.hub is None
+    }
+    return tuple(by_plural[name] for name in dict.fromkeys(names))
+
+
+@click.command(
+    "relay",
+    cls=Command,
+    examples=[
+        (
+            "with a certificate of its own, for the nodes of a rack",
+            _EXAMPLE,
+        ),
+        (
+            "and then, as a user with a token",
+            "kubectl --server https://10.0.0.5:6443 get endpointslices --watch",
+        ),
+    ],
+)
+@option("--upstream", "Kubeconfig of the parent: an API server, or a relay.", type=FILE)
+@string("--context", "NAME", "A context of it, not the current one.", None)
+@option(
+    "--listen",
+    "Serve there, with TLS.",
+    ("127.0.0.1", 6444),
+    type=LISTEN,
+    show_default="127.0.0.1:6444",
+)
+@option("--tls-cert-file", "Certificate of this relay (PEM).", type=EXISTING_FILE, required=True)
+@option("--tls-private-key-file", "And its key.", type=EXISTING_FILE, required=True)
+@option(
+    "--client-ca-file",
+    "Authorities (PEM) whose client certificates are trusted; others come with a token.",
+    type=EXISTING_FILE,
+)
+@switch(
+    "--trust-nodes",
+    "Nodes (system:node:NAME in system:nodes) read without a question to the parent.",
+)
+@option(
+    "--resources",
+    f"Resources that are served from memory, of {', '.join(RESOURCES)}.",
+    "endpointslices,services,nodes",
+    type=ParsedType("name,...", _resources),
+)
+@duration(
+    "--history-keep",
+    "How long old versions are kept for watches that resume; less under a storm of events.",
+    "5m",
+)
+@log_options
+def command(*, upstream: Path | None, context: str | None, logs: Logs, **flags: Any) -> None:
+    """Serve lists and watches of an API server to many clients, with one watch of each resource.
+
+    Versions and objects are the parent's. What is not in memory is passed on with the client's own
+    token. Who may read is asked of the parent (TokenReview, SubjectAccessReview) and remembered for
+    10 s. Keeps nothing on disk. Prints one line, "ready ADDRESS:PORT", once everything is read.
+    Stops on SIGINT and SIGTERM.
+    """
+    from sliceplane.kit.io.start_error import StartError
+    from sliceplane.watch.io.connection import KubeconfigError
+
+    require("structlog", "prometheus_client", "uvicorn", "httptools")
+    logs.begin()
+    try:
+        run(_serve(connect(upstream, context), _config(flags)))
+    except (KubeconfigError, StartError) as error:
+        note(f"Error: {error}")
+        raise SystemExit(1) from error
+
+
+def _config(flags: dict[str, Any]) -> RelayConfig:
+    from sliceplane.relay.io.relay import RelayConfig
+
+    address, port = flags["listen"]
+    return RelayConfig(
+        bind_address=address,
+        port=port,
+        cert_file=flags["tls_cert_file"],
+        key_file=flags["tls_private_key_file"],
+        client_ca_file=flags["client_ca_file"],
+        resources=flags["resources"],
+        trust_nodes=flags["trust_nodes"],
+        history_keep_s=flags["history_keep"],
+    )
+
+
+async def _serve(connection: Connection, config: RelayConfig) -> None:
+    """Until a signal.  Raises ``StartError``."""
+    from sliceplane.relay.io.relay import Relay
+
+    stop = begin_service()
+    async with Relay(connection, config) as relay:
+
+        async def report() -> None:
+            await relay.wait_ready()
+            print_listening([(config.bind_address, relay.port)])
+
+        await work_until(stop, relay.run(), beside=[report()])

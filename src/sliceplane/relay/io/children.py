@@ -1,0 +1,222 @@
+"""The identities and rights of children, as the parent says; and the watches whose rights
+are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from sliceplane.api.errors import StatusError, unauthorized
+from sliceplane.api.resource import Resource
+from sliceplane.api.scheme import SubjectAccessReviews, TokenReviews
+from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
+from sliceplane.kit.metrics import Metrics
+from sliceplane.relay.reviews import (
+    VERDICT_S,
+    Verdicts,
+    access_review,
+    decision_of,
+    is_node_reading,
+    token_review,
+    user_of,
+)
+from sliceplane.server.registry.authorization.index import refusal
+from sliceplane.server.registry.authorization.open_watches import Claim
+from sliceplane.server.registry.types import Attributes, Decision
+from sliceplane.server.store.watcher import Watcher
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http.client import HttpClient
+
+V = TypeVar("V")
+
+#: reviews that are sent to the parent at a time; others wait
+REVIEWS_MAX: Final = 32
+#: checks of open watches are spread over their period in so many steps
+_STEPS: Final = 20
+#: answered without a review, as upstream's --authorization-always-allow-paths
+ALWAYS_ALLOWED: Final = ("/healthz", "/livez", "/readyz")
+
+
+class Reviewer(Generic[V]):
+    """One kind of review: shares equal questions that are under way, and keeps the answers for
+    ``VERDICT_S``.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        resource: Resource,
+        read: Callable[[bytes], V],
+        room: asyncio.Semaphore,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._read = read
+        self._room = room
+        self._clock = clock
+        self._verdicts: Verdicts[V] = Verdicts(VERDICT_S)
+        self._asking: dict[bytes, asyncio.Task[V]] = {}
+        self.sent = 0
+
+    def newest(self, question: bytes) -> V | None:
+        """Returns the last answer, however old; for a caller that has just asked."""
+        verdict = self._verdicts.newest(question)
+        return None if verdict is None else verdict.value
+
+    async def ask(self, question: bytes, review: bytes) -> V:
+        """Raises the 503 ``StatusError`` where the parent gives no answer."""
+        verdict = self._verdicts.fresh(question, self._clock())
+        if verdict is not None:
+            return verdict.value
+        task = self._asking.get(question)
+        if task is None:
+            task = self._asking[question] = asyncio.create_task(self._send(question, review))
+            task.add_done_callback(partial(self._forget, question))
+        return await asyncio.shield(task)
+
+    def _forget(self, question: bytes, task: asyncio.Task[V]) -> None:
+        del self._asking[question]
+        if not task.cancelled():
+            task.exception()  # its askers may all be gone
+
+    async def _send(self, question: bytes, review: bytes) -> V:
+        kind = self._resource.kind
+        async with self._room:
+            self.sent += 1
+            asked_at = self._clock()
+            try:
+                value = self._read(await self._client.post(self._resource.path(), review))
+            except StatusError as error:
+                raise _unanswered(kind, str(error), error.code == 403) from error
+            except (Unreachable, ValueError) as error:
+                raise _unanswered(kind, str(error)) from error
+        self._verdicts.put(question, value, asked_at)
+        return value
+
+
+class Children:
+    """*trusted*: the plurals that nodes read without a question; empty: none."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        clock: Callable[[], float],
+        trusted: frozenset[str] = frozenset(),
+    ) -> None:
+        self._trusted = trusted
+        room = asyncio.Semaphore(REVIEWS_MAX)
+        self._users: Reviewer[User | None] = Reviewer(client, TokenReviews, user_of, room, clock)
+        self._decisions = Reviewer(client, SubjectAccessReviews, decision_of, room, clock)
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "counter",
+            "sliceplane_relay_reviews_total",
+            "Reviews of children that were sent to the parent.",
+            lambda: [
+                (("TokenReview",), self._users.sent),
+                (("SubjectAccessReview",), self._decisions.sent),
+            ],
+            "kind",
+        )
+
+    def known_user(self, token: str) -> User | None:
+        """``user_of`` for a caller that has awaited it."""
+        return self._users.newest(_bytes_of(token))
+
+    def known_decision(self, user: User, attributes: Attributes) -> Decision:
+        """``decide`` for a caller that has awaited it."""
+        if self._needs_no_question(user, attributes):
+            return Decision(True)
+        return self._decisions.newest(access_review(user, attributes)) or Decision(False)
+
+    async def user_of(self, token: str) -> User | None:
+        """Returns the user of *token*; ``None``: it is not valid.  Raises as ``Reviewer.ask``."""
+        if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():
+            return None
+        return await self._users.ask(_bytes_of(token), token_review(token))
+
+    async def decide(self, user: User, attributes: Attributes) -> Decision:
+        """Raises as ``Reviewer.ask``."""
+        if self._needs_no_question(user, attributes):
+            return Decision(True)
+        review = access_review(user, attributes)
+        return await self._decisions.ask(review, review)
+
+    async def require(self, claim: Claim) -> None:
+        """Raises the 401 or 403 ``StatusError`` if the parent refuses *claim*, and 503."""
+        user = claim.user
+        if claim.token:
+            found = await self.user_of(claim.token)
+            if found is None:
+                raise unauthorized()
+            user = found
+        decision = await self.decide(user, claim.attributes)
+        if not decision.allowed:
+            raise refusal(user, claim.attributes, decision.reason)
+
+    def _needs_no_question(self, user: User, attributes: Attributes) -> bool:
+        if not attributes.resource:
+            return attributes.path.startswith(ALWAYS_ALLOWED)
+        return attributes.resource in self._trusted and is_node_reading(user, attributes)
+
+
+def _bytes_of(token: str) -> bytes:
+    return token.encode("utf-8", "surrogateescape")
+
+
+def _unanswered(kind: str, why: str, is_forbidden: bool = False) -> StatusError:
+    remedy = "; bind the ClusterRole system:auth-delegator to the relay" if is_forbidden else ""
+    message = f"the relay's parent did not answer {kind}: {why}{remedy}"
+    return StatusError(503, "ServiceUnavailable", message, {}, retry_after_s=1)
+
+
+class OpenChildren:
+    """The open watches of children, whose claims are checked again every ``VERDICT_S``. ``run`` is
+    one task.
+
+    A parent that gives no answer revokes nothing: the relay goes on with what it has.
+    """
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._watches: dict[int, tuple[Claim, Watcher]] = {}
+        self._last = 0
+        self._revoked = children.metrics.counter(
+            "sliceplane_relay_revoked_watches_total",
+            "Watches of children ended since their token or rights were gone.",
+        )
+
+    def begin(self, claim: Claim, watcher: Watcher) -> int:
+        """Returns the number to pass to ``end``."""
+        self._last += 1
+        self._watches[self._last] = claim, watcher
+        return self._last
+
+    def end(self, number: int) -> None:
+        self._watches.pop(number, None)
+
+    async def run(self) -> None:
+        """Checks each watch once in ``VERDICT_S``, a part of them at a time."""
+        step = 0
+        while True:
+            await asyncio.sleep(VERDICT_S / _STEPS)
+            step = (step + 1) % _STEPS
+            due = [number for number in self._watches if number % _STEPS == step]
+            await asyncio.gather(*map(self._check, due))
+
+    async def _check(self, number: int) -> None:
+        found = self._watches.get(number)
+        if found is None:
+            return  # it ended since the step began
+        claim, watcher = found
+        try:
+            await self._children.require(claim)
+        except StatusError as error:
+            if error.code in (401, 403) and number in self._watches:
+                self._revoked.value += 1
+                watcher.close(error)
+                watcher.notify()

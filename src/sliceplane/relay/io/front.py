@@ -1,0 +1,213 @@
+"""The application of a relay: which requests are served from memory, and which are passed on.
+
+What is served goes to the application of our API server (``server.io.requests.app``), with its order
+of checks, limits, encoders and metrics. Before that the parent was asked who the child is, whether
+it may, and which version memory must have reached; its answers are then at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final, NamedTuple
+
+from sliceplane.api.errors import StatusError, internal
+from sliceplane.api.resource import Resource
+from sliceplane.api.scheme import BY_PATH
+from sliceplane.api.users import bearer_token
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.kit.io.log import get_logger
+from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
+from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
+from sliceplane.relay.io.passing import Passage
+from sliceplane.server.io.requests.auth import ANONYMOUS
+from sliceplane.server.io.requests.limits import OverCapacity
+from sliceplane.server.io.requests.render import status_response
+from sliceplane.server.io.requests.request import (
+    Receive,
+    Request,
+    ResourcePath,
+    Send,
+    parse,
+    verb_of,
+)
+from sliceplane.server.io.requests.response import send_response, too_many_requests
+from sliceplane.server.registry.types import Attributes
+from sliceplane.server.registry.verbs.options import NEWEST, decode_continue
+
+#: consistent lists that are passed on at a time instead of waiting for a proof that memory is
+#: current: quick for a person, and no storm for the parent
+LISTS_PASSED_MAX: Final = 2
+#: how long such a list waits before it is passed on
+QUICK_S: Final = 2 * PROGRESS_AFTER_S
+#: in the place of a verb: the request is answered here
+SERVED: Final = None
+OWN_PAGES: Final = (*ALWAYS_ALLOWED, "/metrics")
+
+_log = get_logger("relay")
+
+App = Callable[[MutableMapping[str, Any], Receive, Send], Any]
+
+
+class Read(NamedTuple):
+    """A read that memory may serve.  ``revision`` ``None``: what the parent has now."""
+
+    parent: Parent
+    verb: str
+    revision: int | None
+
+
+class RelayFront:
+    """One task for each request calls it.  *server* answers what is served here."""
+
+    def __init__(
+        self,
+        server: App,
+        parents: Mapping[Resource, Parent],
+        children: Children,
+        passage: Passage,
+        *,
+        name: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """*name*: the relay's in the Via header."""
+        self._server = server
+        self._parents = parents
+        self._children = children
+        self._passage = passage
+        self._name = name
+        self._clock = clock
+        #: the parent is no newer than our schemas, so protobuf loses no field
+        self.knows_protobuf = False
+        self._lists_passed = 0
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        began = False
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            read = await self._passed_read(request)
+            if read is SERVED:
+                await self._server(scope, receive, send)
+                return
+            self._lists_passed += read == "list"
+            try:
+                await self._passage.respond(request, scope, receive, noting)
+                return
+            finally:
+                self._lists_passed -= read == "list"
+        except ConnectionAbortedError:
+            return  # an answer that is not complete ends its connection
+        except OverCapacity:
+            response = too_many_requests()
+        except StatusError as error:
+            response = status_response(request, error)
+        except Exception as error:  # the last resort of every request
+            _log.error("request failed unexpectedly", path=request.path, exc_info=error)
+            response = status_response(request, internal("internal error of the relay"))
+        if not began:
+            now = self._clock()
+            await send_response(request, send, response, None, now=now, audit_id="")
+
+    async def _passed_read(self, request: Request) -> str | None:
+        """Returns the verb of a read that is passed on, "" for any other request that is, and
+        ``SERVED``.  Raises ``StatusError``.
+        """
+        if self._name in request.header(b"via"):
+            message = f"{self._name} is its own parent: a request came back to it"
+            raise StatusError(508, "LoopDetected", message, {})
+        path = parse(request.path)
+        if path is None:
+            if not request.path.startswith(OWN_PAGES):
+                return ""
+            await self._may(request, Attributes(verb=request.method.lower(), path=request.path))
+            return SERVED
+        read = self._read_of(request, path)
+        if read is None:
+            return ""
+        attributes = request.attributes(read.verb, path)
+        # A refusal is the server's business, and no reason to ask for versions.
+        if not await self._may(request, attributes) or await self._has(request, read):
+            return SERVED
+        return read.verb
+
+    async def _may(self, request: Request, attributes: Attributes) -> bool:
+        """Returns True if the child is known and may; the answers are then at hand."""
+        certificate = request.certificate
+        user = ANONYMOUS
+        if certificate is not None and certificate.counts(self._clock()):
+            user = certificate.user
+        elif token := bearer_token(request.headers.get(b"authorization", b"")):
+            found = await self._children.user_of(token)
+            if found is None:
+                return False
+            user = found
+        return (await self._children.decide(user, attributes)).allowed
+
+    async def _has(self, request: Request, read: Read) -> bool:
+        """Returns True if memory is as new as *read* needs.  Raises the 503 and 504
+        ``StatusError``.
+        """
+        parent = read.parent
+        can_pass = request.certificate is None or bool(request.header(b"authorization"))
+        is_quick = (
+            can_pass
+            and (read.verb, read.revision) == ("list", None)
+            and self._lists_passed < LISTS_PASSED_MAX
+        )
+        if parent.trouble and parent.mirror.filled and read.verb == "watch":
+            # An accepted watch tells its client that what it has is current.
+            raise _unavailable(f"no new watch: {parent.trouble}")
+        if await parent.reach(read.revision, QUICK_S if is_quick else CURRENT_S_MAX):
+            return True
+        if not (parent.mirror.filled or is_quick):
+            raise _unavailable(parent.trouble)  # all that wait for a start would be a storm
+        if not can_pass:
+            raise StatusError(504, "Timeout", "the relay has not reached that version", {})
+        return False
+
+    def _read_of(self, request: Request, path: ResourcePath) -> Read | None:
+        """Returns the read that a request is; ``None``: memory cannot serve it."""
+        resource = BY_PATH.get((path.group, path.version, path.plural))
+        parent = None if resource is None else self._parents.get(resource)
+        if parent is None or request.method != "GET":
+            return None
+        if path.subresource or path.overlong or path.legacy_watch:
+            return None
+        if request.headers_of(b"impersonate-"):
+            return None
+        if not self.knows_protobuf and "protobuf" in request.header(b"accept"):
+            return None
+        verb = verb_of("GET", path, is_watch=request.query.flag("watch"))
+        token = request.query.first("continue")
+        if token and verb == "list":
+            return Read(parent, verb, 0) if _continues_here(parent, token) else None
+        text = request.query.first("resourceVersion")
+        try:
+            version = parse_uint64(text) if text else None
+        except NotAnInteger:
+            return Read(parent, verb, 0)  # the server has the error message
+        if verb == "list" and request.query.first("resourceVersionMatch") == "Exact":
+            is_kept = version is None or version >= parent.mirror.store.compacted
+            return Read(parent, verb, version) if is_kept else None
+        if verb == "get" and version is None and request.certificate is None:
+            return None
+        return Read(parent, verb, version)
+
+
+def _continues_here(parent: Parent, token: str) -> bool:
+    """Returns True if memory still has the version of a continue token, or the token is none."""
+    try:
+        revision = decode_continue(token).revision
+    except StatusError:
+        return True
+    store = parent.mirror.store
+    return revision == NEWEST or store.compacted <= revision <= store.revision
+
+
+def _unavailable(why: str) -> StatusError:
+    return StatusError(503, "ServiceUnavailable", why, {}, retry_after_s=1)

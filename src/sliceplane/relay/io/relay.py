@@ -1,0 +1,376 @@
+"""A relay put together: the parent's resources, the application in front, and the port.
+
+It keeps nothing on disk. Certificates are read again when their files change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Self, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.gates import NEWEST
+from sliceplane.api.resource import Resource
+from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.api.scheme import Services as ServiceObjects
+from sliceplane.api.users import User
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.process import descriptors
+from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.acceptor import serving_context
+from sliceplane.kit.metrics import Labels
+from sliceplane.kit.rng import Rng
+from sliceplane.relay.io.children import Children, OpenChildren
+from sliceplane.relay.io.front import RelayFront
+from sliceplane.relay.io.parent import Parent
+from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.server.io.connections.listener import Listener, bind
+from sliceplane.server.io.metrics import LoopSteps, ServerMetrics, WatchTraffic
+from sliceplane.server.io.nonresource.discovery import Discovery
+from sliceplane.server.io.nonresource.pages import HealthChecks
+from sliceplane.server.io.offload.service import OffloadService
+from sliceplane.server.io.requests.app import ApiServer, Services
+from sliceplane.server.io.requests.limits import Limits
+from sliceplane.server.io.requests.reports import ReportService
+from sliceplane.server.io.requests.request import Request, Route, Send
+from sliceplane.server.io.requests.resources import ResourceHandlers
+from sliceplane.server.io.requests.response import Response
+from sliceplane.server.io.requests.timers import HubTicker
+from sliceplane.server.io.requests.watch import WatchHandler
+from sliceplane.server.registry.authentication.impersonation import Impersonation
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.store.shelf import HISTORY_BYTES_MAX, HISTORY_KEEP_S
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.connection import Connection
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.reflect import loop_clock
+from sliceplane.watch.io.tls import stamp
+
+T = TypeVar("T")
+Kind = Literal["counter", "gauge"]
+
+#: between two checks of the files of certificates, and of history whose time is over
+TICK_S: Final = 5.0
+#: between two questions for the parent's release, and after one that had no answer
+VERSION_S: Final = 600.0
+VERSION_RETRY_S: Final = 5.0
+STOP_GRACE_S: Final = 5.0
+
+_log = get_logger("relay")
+
+
+class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """*trust_nodes*: nodes read without a question to the parent.  *history_bytes_max*: of each
+    resource.
+    """
+
+    bind_address: str
+    port: int
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    resources: tuple[Resource, ...] = (EndpointSlices, ServiceObjects, Nodes)
+    trust_nodes: bool = False
+    history_keep_s: float = HISTORY_KEEP_S
+    history_bytes_max: int = HISTORY_BYTES_MAX
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+
+class FrontDurability:
+    """Storage for handlers of requests: the front has waited for versions before."""
+
+    staleness_s = 0.0
+
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        raise AssertionError("writes are passed on")
+
+    async def current(self) -> None:
+        return
+
+
+class Served(NamedTuple):
+    """One resource as it is served."""
+
+    parent: Parent
+    resources: ResourceHandlers
+    ticker: HubTicker
+    watches: WatchHandler
+
+
+class ByResource:
+    """Answers each request with the handlers of its resource."""
+
+    def __init__(self, served: Mapping[Resource, Served]) -> None:
+        self._served = served
+
+    async def respond(self, request: Request, route: Route) -> Response:
+        return await self._served[route.target.resource].resources.respond(request, route)
+
+
+class StreamsByResource:
+    """Opens each watch at the hub of its resource."""
+
+    def __init__(self, served: Mapping[Resource, Served]) -> None:
+        self._served = served
+
+    async def respond(
+        self,
+        request: Request,
+        route: Route,
+        send: Send,
+        on_head: Callable[[], str],
+        traffic: WatchTraffic,
+    ) -> None:
+        watches = self._served[route.target.resource].watches
+        await watches.respond(request, route, send, on_head, traffic)
+
+
+class Relay:
+    """Used as a context manager, in one loop."""
+
+    def __init__(self, connection: Connection, config: RelayConfig) -> None:
+        """*connection*: to the parent, as a user that may list and watch the resources, and create
+        TokenReviews and SubjectAccessReviews.
+        """
+        self.config = config
+        rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        self.name = f"sliceplane-relay-{rng.uuid()}"
+        self._rng = rng
+        via = ("Via", f"1.1 {self.name}")
+        self._connection = replace(connection, headers=(*connection.headers, via))
+        self.health = HealthChecks()
+        self.metrics = ServerMetrics()
+        self._cleanup = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        # Set by ``start``.
+        self.url: str
+        self.port: int
+        self.parents: dict[Resource, Parent]
+        self.front: RelayFront
+        self.listener: Listener
+
+    async def __aenter__(self) -> Self:
+        """Returns when the port answers.  Raises ``StartError``."""
+        try:
+            self._start()
+        except BaseException:
+            await self._cleanup.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping = True
+        await self._cleanup.aclose()
+
+    async def run(self) -> None:
+        """Returns or raises when one of its tasks ends, which is a fault of ours."""
+        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+
+    async def wait_ready(self) -> None:
+        """Returns when every resource was listed once."""
+        for parent in self.parents.values():
+            await parent.informer.wait_synced()
+
+    def _start(self) -> None:
+        config = self.config
+        context = serving_context(config.cert_file, config.key_file, config.client_ca_file)
+        sock = bind(config.bind_address, config.port)
+        self._cleanup.callback(sock.close)
+        host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
+        self.port = sock.getsockname()[1]
+        address = f"{host}:{self.port}"
+        self.url = f"https://{address}"
+        client = HttpClient(self._connection)
+        self._cleanup.push_async_callback(client.close)
+        self.front = self._application(client, address)
+        self.listener = Listener(self.front, connections_max=config.limits.connections_max)
+        self.metrics.include(self.listener.metrics.families)
+        descriptors.raise_limit()
+        self.listener.start(sock, context)
+        self._cleanup.push_async_callback(
+            self.listener.stop, grace_s=STOP_GRACE_S, end_watches=self._end_watches
+        )
+        self._spawn(self._tick(), "ticks")
+        self._spawn(self._follow_release(client), "release of the parent")
+
+    def _application(self, client: HttpClient, address: str) -> RelayFront:
+        config = self.config
+        clock = time.time
+        steady = loop_clock(clock())
+        plurals = frozenset(resource.plural for resource in config.resources)
+        children = Children(client, steady, plurals if config.trust_nodes else frozenset())
+        watches = OpenChildren(children)
+        offload = OffloadService()
+        self._cleanup.push_async_callback(offload.close)
+        served = {
+            resource: self._serve(resource, client, offload, watches, steady)
+            for resource in config.resources
+        }
+        self.parents = {resource: one.parent for resource, one in served.items()}
+        passage = Passage(self._connection, self.name)
+        self._cleanup.push_async_callback(passage.close)
+        steps = LoopSteps(self.metrics)
+        app = ApiServer(
+            Services(
+                resources=ByResource(served),
+                watches=StreamsByResource(served),
+                discovery=Discovery(address, config.resources),
+                health=self.health,
+                metrics=self.metrics,
+                find_user=children.known_user,
+                impersonate=_refuse_impersonation,
+                decide=children.known_decision,
+                limits=config.limits,
+                store=served[config.resources[0]].parent.mirror.store,
+                reports=ReportService(clock),
+                steps=steps,
+                clock=clock,
+            )
+        )
+        for metrics in (app.in_flight, offload, children, passage, self.health):
+            self.metrics.include(metrics.metrics.families)
+        self._declare_metrics()
+        self.health.add_readiness(
+            "shutdown", lambda: "the process is stopping" if self._stopping else ""
+        )
+        self._spawn(steps.heartbeat(), "heartbeat")
+        self._spawn(watches.run(), "rights of children")
+        return RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
+
+    def _serve(
+        self,
+        resource: Resource,
+        client: HttpClient,
+        offload: OffloadService,
+        open_children: OpenChildren,
+        steady: Callable[[], float],
+    ) -> Served:
+        config = self.config
+        mirror = ResourceMirror(
+            resource, keep_s=config.history_keep_s, bytes_max=config.history_bytes_max
+        )
+        parent = Parent(client, resource, mirror, clock=steady, rng=self._rng.fork())
+        registry = Registry(mirror.store, rng=self._rng.fork())
+        resources = ResourceHandlers(registry, mirror.store, FrontDurability(), time.time, offload)
+        ticker = HubTicker(mirror.hub)
+        self._cleanup.callback(ticker.close)
+        watches = WatchHandler(resources, registry, ticker, open_children)
+        self._cleanup.callback(watches.backlogs.close)
+        self._spawn(parent.run(), resource.key)
+        self.health.add_readiness(f"parent-{resource.plural}", lambda: parent.trouble)
+        return Served(parent, resources, ticker, watches)
+
+    def _declare_metrics(self) -> None:
+        def declare(kind: Kind, name: str, text: str, value: Callable[[Parent], float]) -> None:
+            def rows() -> Iterator[tuple[Labels, float]]:
+                for resource, parent in self.parents.items():
+                    yield (resource.key,), value(parent)
+
+            self.metrics.computed(kind, name, text, rows, "resource")
+
+        declare(
+            "gauge",
+            "sliceplane_relay_silence_seconds",
+            "How long ago memory was last known to have all that the parent has.",
+            lambda parent: parent.silence_s,
+        )
+        declare(
+            "gauge",
+            "sliceplane_relay_watches",
+            "Open watches of children.",
+            lambda parent: len(parent.mirror.hub),
+        )
+        declare(
+            "counter",
+            "sliceplane_relay_slow_watches_total",
+            "Watches of children ended since they were too slow.",
+            lambda parent: parent.mirror.hub.overflowed.value,
+        )
+        declare(
+            "counter",
+            "sliceplane_relay_bridged_lists_total",
+            "Lists after a lost watch whose difference reached open watches as events.",
+            lambda parent: parent.mirror.bridged,
+        )
+        declare(
+            "counter",
+            "sliceplane_relay_resets_total",
+            "Times that all watches of children ended with 410.",
+            lambda parent: parent.mirror.resets,
+        )
+
+    def _end_watches(self) -> None:
+        for parent in self.parents.values():
+            parent.mirror.hub.close_all()
+
+    async def _tick(self) -> None:
+        """Drops old history, and takes over certificates that changed."""
+        config = self.config
+        files = (config.cert_file, config.key_file, config.client_ca_file)
+        stamps = tuple(map(stamp, files))
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = asyncio.get_running_loop().time()
+            for parent in self.parents.values():
+                parent.mirror.on_tick(now)
+            changed = tuple(map(stamp, files))
+            if changed == stamps:
+                continue
+            try:
+                context = serving_context(config.cert_file, config.key_file, config.client_ca_file)
+            except StartError as error:  # they are being replaced
+                _log.warning("changed certificates cannot be used", problem=str(error))
+                continue
+            # An authority may be gone: clients show their certificates again.
+            self.listener.use(context, distrusting=changed[2] != stamps[2])
+            stamps = changed
+            _log.info("certificates were read again")
+
+    async def _follow_release(self, client: HttpClient) -> None:
+        """Learns whether the parent may have fields that our protobuf schemas lack."""
+        while True:
+            pause_s = VERSION_RETRY_S
+            with contextlib.suppress(StatusError, Unreachable, ValueError):
+                page = await client.page("/version", bytes_max=64 * 1024)
+                self.front.knows_protobuf = _release_of(page) <= NEWEST
+                pause_s = VERSION_S
+            await asyncio.sleep(pause_s)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        """A task that ends with the relay."""
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.append(task)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self._cleanup.push_async_callback(end)
+
+
+class _Version(msgspec.Struct):
+    major: str
+    minor: str
+
+
+def _release_of(page: bytes) -> tuple[int, int]:
+    """Returns the release of ``/version``.  Raises ``ValueError``; some clouds write "31+"."""
+    version = msgspec.json.decode(page, type=_Version)
+    return int(version.major), int(version.minor.rstrip("+"))
+
+
+def _refuse_impersonation(_: User, __: Impersonation) -> User:
+    raise forbidden("users", "", "", "a relay impersonates nobody on its own pages")

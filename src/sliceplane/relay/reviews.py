@@ -1,0 +1,150 @@
+"""Questions to the parent about a child, who it is and what it may do, and the answers' lifetime.
+
+Upstream's webhook authenticator and authorizer are the model: an answer counts for ``VERDICT_S``,
+whether it allows or denies. So a revoked right ends within that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from sliceplane.api import codec
+from sliceplane.api.meta import Document
+from sliceplane.api.users import NODES, User, user_info
+from sliceplane.server.registry.types import Attributes, Decision
+
+V = TypeVar("V")
+
+VERDICT_S: Final = 10.0
+VERDICTS_MAX: Final = 20_000
+#: of the reason of a refusal, in characters
+REASON_MAX: Final = 256
+READING: Final = ("get", "list", "watch")
+
+
+class ParentVerdict(NamedTuple, Generic[V]):
+    """An answer of the parent, and when it was asked for."""
+
+    value: V
+    asked_at: float
+
+
+class Verdicts(Generic[V]):
+    """The newest answer to each question, at most *most* of them: the oldest goes first.
+
+    Questions are kept as digests, so that a long name costs no more than a short one.
+    """
+
+    def __init__(self, keep_s: float, most: int = VERDICTS_MAX) -> None:
+        self._keep_s = keep_s
+        self._most = most
+        self._by_question: OrderedDict[bytes, ParentVerdict[V]] = OrderedDict()
+
+    def newest(self, question: bytes) -> ParentVerdict[V] | None:
+        """Returns the last answer, however old."""
+        return self._by_question.get(_digest(question))
+
+    def fresh(self, question: bytes, now: float) -> ParentVerdict[V] | None:
+        """Returns the last answer if it still counts."""
+        verdict = self.newest(question)
+        return verdict if verdict is not None and now < verdict.asked_at + self._keep_s else None
+
+    def put(self, question: bytes, value: V, asked_at: float) -> None:
+        key = _digest(question)
+        self._by_question.pop(key, None)
+        self._by_question[key] = ParentVerdict(value, asked_at)
+        if len(self._by_question) > self._most:
+            self._by_question.popitem(last=False)
+
+
+def token_review(token: str) -> bytes:
+    """Returns the TokenReview that asks whose *token* is."""
+    return codec.encode(
+        {
+            "kind": "TokenReview",
+            "apiVersion": "authentication.k8s.io/v1",
+            "spec": {"token": token},
+        }
+    )
+
+
+def access_review(user: User, attributes: Attributes) -> bytes:
+    """Returns the SubjectAccessReview that asks whether *user* may do what *attributes* say."""
+    spec: Document = user_info(user)
+    spec["user"] = spec.pop("username", "")
+    if attributes.resource:
+        members = ("verb", "group", "resource", "subresource", "namespace", "name")
+        asked = {member: getattr(attributes, member) for member in members}
+        spec["resourceAttributes"] = {name: value for name, value in asked.items() if value}
+    else:
+        spec["nonResourceAttributes"] = {"verb": attributes.verb, "path": attributes.path}
+    return codec.encode(
+        {
+            "kind": "SubjectAccessReview",
+            "apiVersion": "authorization.k8s.io/v1",
+            "spec": spec,
+        }
+    )
+
+
+class _UserInfo(msgspec.Struct, frozen=True):
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] | None = None
+    extra: dict[str, tuple[str, ...]] | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    user: _UserInfo = _UserInfo()
+    allowed: bool = False
+    reason: str = ""
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+_decode = msgspec.json.Decoder(_Review).decode
+
+
+def user_of(answer: bytes) -> User | None:
+    """Returns the user of an answered TokenReview; ``None``: the token is not valid.  Raises
+    ``msgspec.DecodeError``.
+    """
+    status = _decode(answer).status
+    if not status.authenticated or not status.user.username:
+        return None
+    user = status.user
+    return User(
+        name=user.username,
+        uid=user.uid,
+        groups=user.groups or (),
+        extra=tuple(sorted((user.extra or {}).items())),
+    )
+
+
+def decision_of(answer: bytes) -> Decision:
+    """Returns the decision of an answered SubjectAccessReview.  Raises ``msgspec.DecodeError``."""
+    status = _decode(answer).status
+    return Decision(status.allowed, "" if status.allowed else status.reason[:REASON_MAX])
+
+
+def is_node_reading(user: User, attributes: Attributes) -> bool:
+    """Returns True if a node reads a resource, which ``--trust-nodes`` allows without a
+    question.
+    """
+    return (
+        NODES in user.groups
+        and user.name.startswith("system:node:")
+        and attributes.verb in READING
+        and bool(attributes.resource)
+    )
+
+
+def _digest(question: bytes) -> bytes:
+    return hashlib.sha256(question).digest()

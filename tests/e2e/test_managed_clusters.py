@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from sliceplane.cli import cluster
 from sliceplane.cli.main import main
 
-SIZE: Final = Size(nodes=20, namespaces=10, services=40, slices=2, pods=1)
+SIZE: Final = Size(nodes=200, namespaces=10, services=400, slices=5, pods=1)
 COMMANDS: Final = {
     **commands(SIZE),
     "drift --node": ("drift", "--node", SIZE.node(0)),
@@ -161,7 +161,7 @@ def _is_of_all(request: Request) -> bool:
 def test_the_rate_is_bounded(managed_cluster: Cluster, name: str) -> None:
     """The pages of 2,000 slices and Pods come one after the other, lists side by side."""
     _, text, requests = managed_cluster.run(name, release(36))
-    assert len(requests) >= 11, text
+    assert len(requests) >= 7, text
     for request in requests:
         after = [r for r in requests if request.at <= r.at < request.at + 1.0]
         assert len(after) <= RATE_MAX, [f"{r.at:.2f} {r.target}" for r in after]
@@ -181,7 +181,7 @@ def test_a_webhook_that_times_out_ends_an_adoption_that_has_changed_nothing(
     assert json.loads(plan)["plans"][0]["steps"][0].startswith("annotate it"), "it is as before"
 
 
-def test_a_webhook_that_times_out_ends_a_drain_that_has_marked_nothing(
+def test_a_webhook_that_times_out_ends_a_drain_with_the_command_that_undoes_it(
     managed_cluster: Cluster,
 ) -> None:
     shape = release(31)._replace(webhook_s=0.2)
@@ -190,5 +190,7 @@ def test_a_webhook_that_times_out_ends_a_drain_that_has_marked_nothing(
     code, text, requests = managed_cluster.run_words(words, shape)
     assert code == 2, text
     assert "context deadline exceeded" in text
-    assert "Still marked" not in text
-    assert [r.path.rpartition("/")[2] for r in requests if r.method == "PATCH"] == [pod]
+    assert {r.path.rpartition("/")[2] for r in requests if r.method == "PATCH"} == {pod}
+    # Whether a write that timed out has happened is not known.
+    assert f"sliceplane drain pod {pod} -n team-001" in text
+    assert "--undo" in text

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.api.findings.finding import Finding, rank
-from sliceplane.api.findings.wording import count, lasting
+from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.meta import revision_of
 from sliceplane.consume.progress import BEHIND_S, AppliedRevision, Scope
 from sliceplane.diagnose.drift import reports
@@ -83,7 +83,12 @@ def judge(facts: DriftFacts) -> Drift:
             rows.append(
                 DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at")
             )
-            unread.append(f"{name}: everything (none of our proxies has ever reported there)")
+    unreported = [name for name in silent if name not in emulated]
+    if unreported:
+        unread.append(
+            f"{some(unreported)}: everything (no report of 'sliceplane observe', for nodes with "
+            "kube-proxy, or of 'sliceplane proxy')"
+        )
     if number := len(emulated.intersection(silent)):
         unread.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))

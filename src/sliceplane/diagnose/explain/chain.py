@@ -57,13 +57,22 @@ def _no_reads(_: ExplainCase) -> Iterable[Selection]:
     return ()
 
 
+def _always(_: ExplainCase) -> bool:
+    return True
+
+
 class LinkPart(NamedTuple):
     """A link for one kind of case. ``reads``: the reads before the checks run; called again after
-    each read, so that one read may follow from another.
+    each read, so that one read may follow from another. ``applies``: False if the checks have
+    nothing to judge, so that the link is not reported as well.
     """
 
     checks: tuple[Check, ...] = ()
     reads: Callable[[Any], Iterable[Selection]] = _no_reads
+    applies: Callable[[Any], bool] = _always
+
+    def is_checked(self, case: ExplainCase) -> bool:
+        return bool(self.checks) and self.applies(case)
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -143,8 +152,8 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         "node proxies",
         {
-            ServiceCase: LinkPart(consumers.CHECKS, consumers.reads),
-            NodeCase: LinkPart((consumers.of_node,), consumers.node_reads),
+            ServiceCase: LinkPart(consumers.CHECKS, consumers.reads, consumers.has_reports),
+            NodeCase: LinkPart((consumers.of_node,), consumers.node_reads, consumers.has_reports),
         },
     ),
     Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_reads)}),

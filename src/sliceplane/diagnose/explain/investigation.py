@@ -291,7 +291,9 @@ class Investigation:
     def _checked_links(self) -> Iterator[str]:
         """Names of the links that have a check for the question."""
         return (
-            link.name for link in CHAIN if any(link.part(case).checks for case in self._cases())
+            link.name
+            for link in CHAIN
+            if any(link.part(case).is_checked(case) for case in self._cases())
         )
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:

@@ -70,6 +70,11 @@ def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Sele
         yield NODES.everywhere()  # to find the Node with a similar name
 
 
+def has_reports(case: ServiceCase | NodeCase) -> bool:
+    """Returns True if any node proxy has reported; without reports nothing is known of them."""
+    return bool(case.facts.derived(_proxies))
+
+
 def of_service(case: ServiceCase) -> Iterable[Finding]:
     """N1 to N5, N7, N15: one finding of each code, about the worst node."""
     if case.is_headless:

@@ -118,9 +118,16 @@ def steps(block: str, mark: str = "") -> list[Step]:
 
 
 class Terminal:
-    """One shell that remembers, as a person's; owner of the programs that it leaves running."""
+    """One shell that remembers, as a person's; owner of the programs that it leaves running. It has
+    a network of its own unless *network* is a command that runs it in another one.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        network: tuple[str, ...] = ("unshare", "--net"),
+        **environment: str,
+    ) -> None:
         work = folder / "sliceplane"
         home = folder / "home"
         work.mkdir()
@@ -135,8 +142,8 @@ class Terminal:
         path = f"{ROOT}/.venv/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         self._shell = subprocess.Popen(
             [
+                *network,
                 "unshare",
-                "--net",
                 "--pid",
                 "--fork",
                 "--kill-child",
@@ -161,6 +168,7 @@ class Terminal:
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                 "PYTEST_PLUGINS": "sliceplane.pytest_plugin",
                 "PYTEST_ADDOPTS": "-o console_output_style=classic",  # no padding up to COLUMNS
+                **environment,
             },
         )
         self._home = str(home)
@@ -235,13 +243,22 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal() -> Iterator[Terminal]:
+def terminal(*network: str, **environment: str) -> Iterator[Terminal]:
+    """A shell in a folder of its own; *network* and *environment* as of ``Terminal``."""
     with tempfile.TemporaryDirectory(prefix="sliceplane-guide-") as folder:
-        opened = Terminal(Path(folder))
+        opened = Terminal(Path(folder), network or ("unshare", "--net"), **environment)
         try:
             yield opened
         finally:
             opened.close()
+
+
+def commands(text: str) -> Iterator[Step]:
+    """The steps of the blocks that are run, in order, whichever shell they are for."""
+    for block in _BLOCK.finditer(text):
+        mark = block["mark"] or ""
+        if not mark.startswith("not run"):
+            yield from steps(block["text"], mark)
 
 
 def sessions(text: str) -> Iterator[tuple[re.Match[str], list[tuple[Step, list[str]]]]]:

@@ -164,6 +164,9 @@ async def test_a_dry_run_prints_the_plan_and_marks_nothing(reporting: Plane) -> 
     assert "default/web" in result.stderr
     refused = await drain(reporting, "--dry-run")  # all three together are the last ones
     assert (refused.exit_code, "last ready endpoint" in refused.stdout) == (1, True), refused.output
+    assert "--evict takes Pod by Pod" in " ".join(refused.stdout.split())
+    rolling = await drain(reporting, "--dry-run", "--evict")
+    assert (rolling.exit_code, "it can be drained" in rolling.stdout) == (0, True), rolling.output
     assert marked(reporting) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.tools.peers import OPTIMISED
 from tests.peers import kubernetes
-from tests.peers.programs import build
+from tests.peers.programs import build, dependency
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +29,14 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(
-        kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver", OPTIMISED
-    )
+    """The path of kube-apiserver, which says its version as a release does: helm reads it."""
+    version = dependency(kubernetes.MODULE, "k8s.io/kubernetes")
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    words = [f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()]
+    flags = (*OPTIMISED[:-1], " ".join([OPTIMISED[-1], *words]))
+    folder = tmp_path_factory.mktemp("kube-apiserver")
+    return build(kubernetes.MODULE, folder, "./kube-apiserver", flags)
 
 
 @pytest.fixture(scope="session")

@@ -216,12 +216,21 @@ def items(plane: Plane, *what: str) -> list[Any]:
 
 
 def create(plane: Plane, *documents: dict[str, Any]) -> None:
-    kubectl(plane, "create", "-f", "-", document=_listed(documents))
+    # not validated by kubectl, whose download of the schema takes too long on a busy machine
+    kubectl(plane, "create", "--validate=false", "-f", "-", document=_listed(documents))
 
 
 def statuses(plane: Plane, *documents: dict[str, Any]) -> None:
     """Write the statuses of objects that are there."""
-    kubectl(plane, "replace", "--subresource=status", "-f", "-", document=_listed(documents))
+    kubectl(
+        plane,
+        "replace",
+        "--validate=false",
+        "--subresource=status",
+        "-f",
+        "-",
+        document=_listed(documents),
+    )
 
 
 def _listed(documents: tuple[dict[str, Any], ...]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tests.kernel.netns import Host, Net
 from tests.peers import kubernetes
-from tests.peers.test_drain_beside_kube_proxy import write_configuration
+from tests.peers.played_nodes import write_configuration
 from tests.waiting import eventually
 
 from sliceplane.api import codec

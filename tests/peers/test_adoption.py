@@ -13,26 +13,28 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.controllers.adoption_merging import MergingReader
-from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, kubectl, kubectl_path
+from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, kubectl
 from tests.peers import kubernetes
+from tests.peers.control_plane import running_api_server
 from tests.peers.kubernetes import create, pod, statuses
-from tests.peers.test_why_at_size import answers, running_etcd
-from tests.ports import free_port
-from tests.waiting import eventually, until
+from tests.waiting import eventually
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Pods, Services
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Pods, Resource, Services
 from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
+
+T = TypeVar("T", bound=Object)
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
 
@@ -58,27 +60,12 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @pytest.fixture
 def cluster(kube_apiserver: str, manager: str, tmp_path: Path) -> Iterator[Plane]:
-    port = free_port()
-    kubeconfig = tmp_path / "admin.kubeconfig"
-    environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
-    with running_etcd(tmp_path) as etcd:
-        flags = kubernetes.api_server_flags(tmp_path, etcd.url, "127.0.0.1", port)
-        log = tmp_path / "kube-apiserver.log"
-        with kubernetes.started(log, kube_apiserver, *flags) as process:
-            until(lambda: answers(kubeconfig), within_s=300, ignoring=(Exception,))
-            plane = Plane(
-                process,  # type: ignore[arg-type]  # its output is in the log
-                f"https://127.0.0.1:{port}",
-                str(kubeconfig),
-                kubectl_path(),
-                environment,
-                log,
-            )
-            flags = (f"--kubeconfig={kubeconfig}", f"--controllers={CONTROLLERS}")
-            always = ("--secure-port=0", "--leader-elect=false")
-            with kubernetes.started(tmp_path / "manager.log", manager, *always, *flags):
-                fill(plane)
-                yield plane
+    with running_api_server(tmp_path, kube_apiserver) as plane:
+        flags = (f"--kubeconfig={plane.kubeconfig}", f"--controllers={CONTROLLERS}")
+        always = ("--secure-port=0", "--leader-elect=false")
+        with kubernetes.started(tmp_path / "manager.log", manager, *always, *flags):
+            fill(plane)
+            yield plane
 
 
 def fill(plane: Plane) -> None:
@@ -95,10 +82,13 @@ def address(number: int) -> str:
 
 
 class Load:
-    """Pods that turn ready and unready all the time; what happened is counted."""
+    """Pods that turn ready and unready all the time; what happened is counted. *on_change* is called
+    before each change.
+    """
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, on_change: Callable[[], None] = lambda: None) -> None:
         self._client = client
+        self._on_change = on_change
         self.changes = 0
 
     async def run(self) -> None:
@@ -106,6 +96,7 @@ class Load:
             number = STEADY + self.changes % CHANGING
             ready = (self.changes // CHANGING) % 2 == 1
             body = encode({"status": pod(number, ready=ready)["status"]})
+            self._on_change()
             await self._client.patch(
                 Pods, "demo", f"web-{number}", body, patch_type="merge", subresource="status"
             )
@@ -113,21 +104,23 @@ class Load:
             await asyncio.sleep(0.05)
 
 
-async def follow(client: HttpClient, reader: MergingReader) -> None:
+async def follow(
+    client: HttpClient, resource: Resource, kind: type[T], on_event: Callable[[str, T], None]
+) -> None:
     """A list, and every event after it; the watch goes on where it ended."""
-    selection = Selection(EndpointSlices, "demo")
+    selection = Selection(resource, "demo")
     page = await client.list(selection)
     for body in page.items:
-        reader.on_event("LISTED", decode(body, EndpointSlice))
+        on_event("LISTED", decode(body, kind))
     version = page.resource_version
     while True:
         async with client.watch(selection, resource_version=version) as messages:
             async for message in messages:
                 assert message.type != "ERROR", message.body
-                observed = decode(message.body, EndpointSlice)
+                observed = decode(message.body, kind)
                 version = observed.metadata.resource_version
                 if message.type != "BOOKMARK":
-                    reader.on_event(message.type, observed)
+                    on_event(message.type, observed)
 
 
 async def sliceplane(plane: Plane, *words: str) -> dict[str, Any]:
@@ -170,7 +163,8 @@ async def test_a_service_moves_there_and_back_under_load_and_no_endpoint_is_miss
     figures: list[str] = []
     async with HttpClient(connection) as client, HttpClient(connection) as loading:
         load = Load(loading)
-        tasks = [asyncio.create_task(follow(client, reader))]
+        slices = follow(client, EndpointSlices, EndpointSlice, reader.on_event)
+        tasks = [asyncio.create_task(slices)]
         await eventually(lambda: reader.complete or tasks[0].done(), within_s=120)
         assert not tasks[0].done(), tasks[0].exception()
         with kubernetes.started(tmp_path / "ours.log", *ours, *flags):

@@ -19,7 +19,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from tests.figures import tell
 from tests.kernel.netns import Host
 from tests.kernel.test_drain_packets import (
@@ -31,7 +30,7 @@ from tests.kernel.test_drain_packets import (
     town,
 )
 from tests.peers import kubernetes
-from tests.peers.test_kube_proxy import configuration
+from tests.peers.played_nodes import write_configuration
 
 from sliceplane.client import HttpClient
 from sliceplane.consume.io.reporting import report_progress
@@ -72,14 +71,6 @@ async def _kube_proxy(
     async with forward_port(host.netns, port):
         with kubernetes.started(own / "kube-proxy.log", *command):
             yield
-
-
-def write_configuration(folder: Path, kubeconfig: str, mode: str, node: str) -> Path:
-    folder.mkdir()
-    config = Path(configuration(folder, kubeconfig))
-    document = yaml.safe_load(config.read_text())
-    config.write_text(yaml.safe_dump({**document, "mode": mode, "hostnameOverride": node}))
-    return config
 
 
 @asynccontextmanager

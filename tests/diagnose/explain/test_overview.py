@@ -88,7 +88,11 @@ def test_a_node_that_is_not_ready_needs_attention_without_any_finding() -> None:
     renew(world, "kube-node-lease", "sliceplane-proxy-node-1", 300)
     report = report_of(world)
     assert report.status.state == "attention"
-    assert "nodes problem" in overview_text(report, None)
+    lines = overview_text(report, None).splitlines()
+    assert "nodes problem" in lines[1]
+    (wrong,) = [line for line in lines if line.startswith("wrong")]
+    assert wrong.startswith("wrong    nodes: 3 of 3 Nodes ready; ")
+    assert "silent: node-1 for 5 min" in wrong
 
 
 def test_nothing_is_well_where_services_may_not_be_read() -> None:

@@ -5,6 +5,7 @@ printed.
 from __future__ import annotations
 
 import pytest
+from tests.diagnose.explain.faults.proxies import add_proxies
 from tests.diagnose.explain.world import World, add_pod, add_service, ago, healthy, write_slice
 
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
@@ -71,6 +72,16 @@ def test_lint_counts_notes_and_shows_them_when_asked() -> None:
     noted = as_list(answer, notes=True).splitlines()
     assert noted[2].split()[:6] == ["note", "D1", "shop/cart", "and", "1", "more"]
     assert noted[-2] == "1 error, no warning, 2 notes in 3 Services"
+
+
+def test_node_proxies_are_well_only_if_one_has_reported() -> None:
+    world = healthy()
+    answer = world.explain()
+    assert "node proxies" not in answer.well
+    add_proxies(world)
+    assert "node proxies" in world.explain().well
+    assert answer.findings == ()
+    assert "node proxies" not in answer.well
 
 
 # Pods

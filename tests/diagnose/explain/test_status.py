@@ -223,6 +223,11 @@ def test_figures_of_the_server_that_are_too_large_need_attention(
             "sliceplane_storage_spare_bytes 1.25e+06\n# HELP",
             "9 objects, 2.5 MB (1.2 MB spare), revision 812",
         ),
+        (
+            'apiserver_resource_objects{group="",resource="pods"} 9',
+            'apiserver_resource_objects{group="",resource="pods"} -1',
+            "objects not counted, 2.5 MB, revision 812",
+        ),
     ],
 )
 def test_storage_tells_its_size_and_the_spare_part_of_it(old: str, new: str, line: str) -> None:

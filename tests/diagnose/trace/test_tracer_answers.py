@@ -25,7 +25,7 @@ from tests.diagnose.trace.traced import (
     why,
 )
 
-from sliceplane.diagnose.trace.text import as_text
+from sliceplane.diagnose.trace.text import as_text, fact, laid_out
 from sliceplane.node.context import RulesConfig
 
 NODE_PORT: dict[str, Any] = {
@@ -568,3 +568,12 @@ def test_the_document_has_everything() -> None:
     assert [each["probability"] for each in document["targets"]] == [0.5, 0.5]
     assert document["others"][0]["zoneHints"] == ["zone-b"]
     assert document["source"] == {"address": CLIENT, "kind": "Pod", "name": "prod/client"}
+
+
+def test_every_fact_is_wrapped_also_one_without_a_label_of_its_own() -> None:
+    long = "a fact " * 20
+    lines = laid_out(iter((fact("notes", long), fact("", long), "  TABLE  " + "x" * 90)), 80)
+    *facts, table = lines.splitlines()
+    assert max(map(len, facts)) <= 80
+    assert [line[:12].strip() for line in facts] == ["notes", *[""] * 5]
+    assert table == "  TABLE  " + "x" * 90

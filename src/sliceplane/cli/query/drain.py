@@ -187,6 +187,8 @@ class _Run:
         )
 
     async def drain(self, options: DrainOptions) -> DrainAnswer:
+        from msgspec.structs import replace
+
         from sliceplane.consume.io.draining import drain_pods
         from sliceplane.diagnose.io.rolling_drain import RollingDrain
         from sliceplane.kit.rng import Rng
@@ -194,7 +196,7 @@ class _Run:
         pods = await self._find()
         rng = Rng(int.from_bytes(os.urandom(8)))
         drain = partial(drain_pods, self._client, clock=self._clock, rng=rng, reporter=self)
-        is_rolling = self._kind == "deployment" and options.removal and not options.dry_run
+        is_rolling = self._kind == "deployment" and options.removal
         if is_rolling and pods:
             rolling = RollingDrain(
                 self._client,
@@ -207,6 +209,8 @@ class _Run:
             )
         else:
             answer = await drain(pods, self._what, options)
+            if answer.refused and self._kind == "deployment":
+                answer = replace(answer, refused=f"{answer.refused}; --evict takes Pod by Pod")
         if answer.marked:
             self.on_aborted((), answer.marked)
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from sliceplane.api.findings.text import fact
@@ -39,8 +40,9 @@ def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
         yield from table(_HEADS, rows, indent="  ", width=width)
     for why in dict.fromkeys(missing.why for missing in plan.unknown):
         nodes = [missing.node for missing in plan.unknown if missing.why == why]
+        clause = why if len(nodes) == 1 else re.sub(r"^it ", "they ", why)
         yield from fact(
-            "  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH
+            "  not known", f"{some(nodes, NAMED_MAX)}: {clause}", width, word_width=_WORD_WIDTH
         )
         if why in _REMEDIES:
             yield from fact("  remedy", _REMEDIES[why], width, word_width=_WORD_WIDTH)

@@ -346,8 +346,7 @@ class Drainer:
         if not self._options.removal:
             return (
                 f"slices still call {keys} ready: their controller ignores the mark, or a Service "
-                "has publishNotReadyAddresses. Use --evict or --delete, or add the readiness gate "
-                "sliceplane.dev/serving to the template"
+                "has publishNotReadyAddresses. Use --evict or --delete"
             )
         self._ignores_marks = True
         self._reporter.on_progress(

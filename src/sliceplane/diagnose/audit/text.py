@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.api.findings.text import listed
+from sliceplane.api.findings.text import fact, listed
 from sliceplane.diagnose.audit.verdict import Report
 from sliceplane.kit.columns import Row, table
 
@@ -61,7 +61,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
             width,
         )
     yield ""
-    yield report.verdict
+    yield from fact("", report.verdict, width, word_width=0)
 
 
 def _clients(report: Report) -> list[tuple[str, ...]]:

@@ -83,8 +83,12 @@ def judge(facts: DriftFacts) -> Drift:
             rows.append(
                 DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at")
             )
-    if mute := [name for name in silent if name not in emulated]:
-        unread.append(f"{some(mute)}: everything (none of our proxies has ever reported there)")
+    unreported = [name for name in silent if name not in emulated]
+    if unreported:
+        unread.append(
+            f"{some(unreported)}: everything (no report of 'sliceplane observe', for nodes with "
+            "kube-proxy, or of 'sliceplane proxy')"
+        )
     if number := len(emulated.intersection(silent)):
         unread.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))

@@ -142,14 +142,7 @@ def _lines(report: Overview, width: int | None) -> Iterator[str]:
     nodes = "Nodes unknown" if report.nodes is None else count(report.nodes, "Node")
     yield from fact("checked", f"{count(report.status.services, 'Service')}, {nodes}", width)
     yield ""
-    if report.wrong:
-        yield from fact("wrong", _sum(report.wrong), width)
-        yield from rows(report.wrong, width, rows_max=ROWS_MAX)
-        yield from fact("", "details: sliceplane explain, sliceplane lint", None, word_width=0)
-    else:
-        is_partial = report.status.unchecked or report.status.missing_rights
-        scope = " in what could be read" if is_partial else ""
-        yield from fact("wrong", f"nothing found{scope}", width)
+    yield from _wrong_lines(report, width)
     yield ""
     yield from _paragraph("risky", [_risk_text(risk) for risk in report.risks], width)
     yield ""
@@ -157,6 +150,24 @@ def _lines(report: Overview, width: int | None) -> Iterator[str]:
     for gap in report.unknown:
         if gap.remedy:
             yield from fact("", gap.remedy, None)
+
+
+def _wrong_lines(report: Overview, width: int | None) -> Iterator[str]:
+    """Parts of the cluster that need attention, then errors of Services."""
+    sentences = [
+        f"{each.name}: {'; '.join(each.lines)}"
+        for each in report.status.parts
+        if each.state == "attention"
+    ]
+    if report.wrong:
+        sentences.append(_sum(report.wrong))
+    if not sentences:
+        is_partial = report.status.unchecked or report.status.missing_rights
+        sentences.append(f"nothing found{' in what could be read' if is_partial else ''}")
+    yield from _paragraph("wrong", sentences, width)
+    if report.wrong:
+        yield from rows(report.wrong, width, rows_max=ROWS_MAX)
+        yield from fact("", "details: sliceplane explain, sliceplane lint", None, word_width=0)
 
 
 def _sum(findings: Sequence[Finding]) -> str:

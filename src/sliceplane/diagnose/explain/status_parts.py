@@ -130,11 +130,13 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     of_objects = (
         metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
     )
-    objects = int(sum(max(0.0, sample.value) for sample in of_objects))
+    # a server that could not count the objects of a resource says -1
+    counted = [int(sample.value) for sample in of_objects if sample.value >= 0]
+    objects = sum(counted) if counted else None
     failures = total(metrics, "sliceplane_storage_failures_total")
     stale_s = total(metrics, "sliceplane_storage_staleness_seconds") or 0.0
     spare = total(metrics, "sliceplane_storage_spare_bytes")
-    phrases = [count(objects, "object")]
+    phrases = ["objects not counted" if objects is None else count(objects, "object")]
     if size is None:  # ``--data-dir memory:``, or the file is etcd's
         phrases += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
     else:

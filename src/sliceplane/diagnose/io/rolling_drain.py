@@ -59,7 +59,7 @@ class RollingDrain:
         """Raises ``StatusError`` and ``Unreachable``."""
         answer = DrainAnswer(f"deployment {self._name}", (), 0)
         for number, pod in enumerate(pods):
-            why = await self._wait(pod, options.timeout_s)
+            why = await self._wait(pod, 0.0 if options.dry_run else options.timeout_s)
             if why:
                 remaining = count(len(pods) - number, "Pod", "remains")
                 return replace(answer, refused=f"{why}; {remaining}")

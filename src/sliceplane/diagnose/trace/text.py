@@ -28,7 +28,8 @@ def laid_out(lines: Iterator[str], width: int | None) -> str:
 
 def _wrapped(line: str, width: int | None) -> Iterator[str]:
     """Wraps a fact with an indent; tables fit already."""
-    if width is None or len(line) <= width or line.startswith("  "):
+    is_of_table = line.startswith("  ") and not line.startswith(fact("", ""))
+    if width is None or len(line) <= width or is_of_table:
         yield line.rstrip()
         return
     yield from textwrap.wrap(

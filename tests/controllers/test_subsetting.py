@@ -206,6 +206,16 @@ def test_a_foreign_edit_of_the_label_costs_one_write() -> None:
     assert plane.subsets() == each_zone(30)
 
 
+def test_an_annotation_of_a_drain_asks_for_no_second_controller() -> None:
+    plane = Plane(Subsetting.REQUIRE_ZONE, 90)
+    for each in plane.cluster.slices():
+        annotated = replace(each.metadata, annotations={"sliceplane.dev/report": "a/0"})
+        plane.cluster.put(replace(each, metadata=annotated))
+    assert "get" not in plane.writes()
+    plane.scale(90, 120)
+    assert "get" not in plane.writes()
+
+
 def test_a_service_scaled_to_zero_and_back() -> None:
     plane = Plane(Subsetting.REQUIRE_ZONE, 3)
     for number in range(3):

@@ -275,7 +275,10 @@ class EndpointSliceController(ObservantController):
     ) -> None:
         keys = self._engine.on_slice(old, new)
         self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
-        if self._synced and old is not None and new is not None and self._engine.is_ours(new):
+        if not self._synced or old is None or new is None or not self._engine.is_ours(new):
+            return
+        # A drain annotates slices, and is no controller.
+        if _content(old) != _content(new):
             for key in keys:
                 if not self._engine.is_writing(key):
                     self.note_edit(key, new.metadata, now)
@@ -407,3 +410,7 @@ class EndpointSliceController(ObservantController):
     def check(self) -> None:
         super().check()
         self._engine.check()
+
+
+def _content(observed: EndpointSlice) -> tuple[object, ...]:
+    return observed.endpoints, observed.ports, observed.metadata.labels

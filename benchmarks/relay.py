@@ -111,7 +111,7 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
                             (relay.cpu_s() - before[1]) / count * 1e3,
                         )
                     )
-                    child_kib = (relay.rss_mib() - idle_mib) / watchers * 1024
+                    child_kib = max(relay.rss_mib() - idle_mib, 0.0) / watchers * 1024
         late: dict[str, list[float]] = {}
         for where, kubeconfig in (("direct", server.kubeconfig), ("behind", relay.kubeconfig)):
             since = (await client.list(EndpointSlices)).resource_version

@@ -12,6 +12,7 @@ children. An answer is read from the parent as fast as the child takes it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, too_large_body
-from sliceplane.api.users import bearer_token
+from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.requests.limits import OverCapacity
@@ -120,6 +121,7 @@ class Passage:
         self.passed.value += 1
         connection = await self._ask(request.method, self._message(request, scope, body))
         try:
+            _trust(request, connection.answer.status)
             await self._answer(request, connection, receive, send)
         finally:
             self._pool.release(connection)
@@ -192,6 +194,18 @@ async def _left(receive: Receive, connection: ClientConnection) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     connection.abort()
+
+
+def _trust(request: Request, status: int) -> None:
+    """The parent accepted the child's token: its connection is one of an authenticated account.
+    Raises ``OverCapacity`` if that account has too many.
+    """
+    authorization = request.headers.get(b"authorization", b"")
+    if status == 401 or not bearer_token(authorization):
+        return
+    account = User(name=f"token {hashlib.sha256(authorization).hexdigest()}")
+    if not request.connection.authenticated(account):
+        raise OverCapacity
 
 
 def _refuse_unpassable(request: Request) -> None:

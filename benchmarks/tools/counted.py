@@ -24,7 +24,7 @@ from benchmarks.tools.observed import table
 from benchmarks.tools.proxied import service_ip
 from sliceplane.api import codec
 from sliceplane.api.core import Service
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.ip import FAMILIES

@@ -166,7 +166,7 @@ class ManagedApi:
                     await writer.drain()
         finally:
             self._tasks.discard(task)
-            writer.close()
+            await _closed(writer)
 
     async def _answer(self, method: str, path: str) -> tuple[int, Any] | None:
         """Returns the answer of the shape; ``None``: that of the server behind."""
@@ -210,7 +210,13 @@ class ManagedApi:
                 writer.write(data)
                 await writer.drain()
         finally:
-            to_behind.close()
+            await _closed(to_behind)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 def _fields(head: bytes) -> dict[str, str]:

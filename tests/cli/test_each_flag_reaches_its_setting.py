@@ -272,6 +272,17 @@ def _xds() -> Iterator[Case]:
     for flags, name, value in rows:
         line = f"xds bootstrap --for envoy --insecure {flags}"
         yield Case(line, wish, lambda g, name=name: first(g).metadata[name], value)  # type: ignore[misc]
+    line = "xds bootstrap --for envoy --insecure --load-reports"
+    yield Case(line, wish, lambda g: first(g).load_reports, True)
+    line = "relay --tls-cert-file {folder}/file --tls-private-key-file {folder}/file"
+    relay = "sliceplane.cli.run.relay._serve"
+    yield Case(f"{line} --trust-nodes", relay, lambda g: g.arguments[1].trust_nodes, True)
+    yield Case(
+        f"{line} --resources pods,nodes",
+        relay,
+        lambda g: [each.plural for each in g.arguments[1].resources],
+        ["pods", "nodes"],
+    )
     yield Case(
         "xds bootstrap --for envoy --insecure --zone eu-1", wish, lambda g: first(g).zone, "eu-1"
     )

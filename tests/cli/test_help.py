@@ -120,7 +120,7 @@ def test_every_command_has_examples_that_can_be_parsed(
     run.
     """
     monkeypatch.chdir(tmp_path)
-    for name in ("incident.recording", "monday.snapshot", "audit.log"):
+    for name in ("incident.recording", "monday.snapshot", "audit.log", "tls.crt", "tls.key"):
         (tmp_path / name).touch()
     examples: tuple[tuple[str, str], ...] = getattr(found(words), "examples", ())
     assert examples, f"the help of sliceplane {' '.join(words)} has no example"

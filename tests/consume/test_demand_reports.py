@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sliceplane.api.core import Service, ServiceSpec
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import (
     COUNT_MAX,
     DEMAND_LENGTH_MAX,

@@ -17,8 +17,8 @@ from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
-from sliceplane.consume.demand import ANNOTATION_DEMAND, MEASURED, write_demand
-from sliceplane.consume.progress import LEASE_PREFIX
+from sliceplane.consume.demand import MEASURED, write_demand
+from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_PREFIX
 from sliceplane.controllers.measured.controller import CONDITION, MeasuredZonesController
 from sliceplane.controllers.measured.decision import HintInputs, predict
 from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES

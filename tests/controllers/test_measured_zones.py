@@ -15,7 +15,8 @@ from tests.effort import effort, scaled
 from tests.slices.fake_cluster import make_node
 
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.consume.demand import ANNOTATION_DEMAND, COUNT_MAX, MEASURED
+from sliceplane.consume.demand import COUNT_MAX, MEASURED
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.measured.controller import (
     KEPT_S,

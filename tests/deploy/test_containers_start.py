@@ -40,7 +40,6 @@ SAME_AS = {
     "controllers.yaml": "work",
     "controllers-adopted.yaml": "adopted",
     "proxy.yaml": "proxy alone",
-    "observer.yaml": "observer",
     "dns.yaml": "names",
     "xds.yaml": "xds",
 }

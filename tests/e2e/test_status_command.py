@@ -70,7 +70,9 @@ def test_who_may_read_next_to_nothing_is_told_what_is_missing(plane: Plane, tmp_
         )
     )
     done = status(plane, kubeconfig=str(nobody))
-    assert (done.returncode, done.stderr) == (2, "")
+    assert done.returncode == 2
+    assert done.stderr.endswith("'sliceplane status -n NAMESPACE'\n")
+    assert done.stderr.count("\n") == 1
     assert "no right to list leases in namespace kube-system" in " ".join(done.stdout.split())
     assert "? Services     not looked at" in done.stdout
     assert ": ready" in done.stdout, "everybody may ask that"

@@ -17,7 +17,7 @@ from tests.kernel.netns import Host
 from tests.waiting import eventually
 
 from sliceplane.api.core import Service
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.ip import FAMILIES, Family

@@ -14,7 +14,7 @@ from tests.nft import machine
 from tests.nft.fake import FakeKernel
 
 from sliceplane.api.core import Service
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import MEASURED
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.demand import DESTINATIONS_MAX, SERVICES, TABLE, ServiceDemand, demand_table

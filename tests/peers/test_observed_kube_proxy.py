@@ -25,7 +25,7 @@ from tests.peers.observed_node import SERVICE_IP
 from tests.peers.test_kube_proxy import configuration, kubectl, objects
 from tests.waiting import until
 
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import (
     ANNOTATION_DEMAND,
     MEASURED,

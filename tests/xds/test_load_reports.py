@@ -17,7 +17,8 @@ from tests.xds.conftest import Served, Shop, endpoint, grpc_program, host_addres
 
 from sliceplane.api import codec
 from sliceplane.client import HttpClient, Leases, Nodes, Services, StatusError
-from sliceplane.consume.demand import ANNOTATION_DEMAND, MEASURED, read_demand
+from sliceplane.consume.demand import MEASURED, read_demand
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.xds import wire
 from sliceplane.xds.io.load import LOAD_PATH
 from sliceplane.xds.streams.load import REQUESTS_MAX, LoadTotals, load_request, read_load

@@ -416,7 +416,12 @@ def note_unread() -> None:
     """Prints a remark beside an answer that lacks the Services, if another option reads some."""
     ctx = click.get_current_context()
     if ctx.meta.get(_IS_WIDE):
-        command = " ".join(ctx.command_path.split(" ")[1:])
+        names: list[str] = []
+        here: click.Context | None = ctx
+        while here is not None and here.parent is not None:
+            names.insert(0, here.info_name or "")
+            here = here.parent
+        command = " ".join(names)
         note(
             "Note: something could not be read; rights in one namespace are enough for the "
             f"Services there: 'sliceplane {command} -n NAMESPACE'"

@@ -20,11 +20,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
-from sliceplane.api.service_rules import requested_distribution
+from sliceplane.api.selectors.distribution import requested_distribution
 from sliceplane.kit.names import check_label_value
 
-#: on a Lease: connections by Service; on a Service: the source of its demand
-ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
 MEASURED: Final = "sliceplane.dev/Measured"
 #: values of the Service's annotation: connections that nodes count, requests of xDS clients
 CONNECTIONS: Final = "connections"

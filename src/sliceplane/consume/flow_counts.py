@@ -14,7 +14,7 @@ under NONCE, without zeros. Nothing is counted while no drain requests it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,6 +47,10 @@ class FlowTarget(NamedTuple):
     @property
     def text(self) -> str:
         return f"{self.address}{_PORT}{self.port}" if self.port else self.address
+
+
+#: returns the open connections by target; raises the error of whoever counts them
+CountFlows = Callable[[Sequence[FlowTarget]], Awaitable[dict[FlowTarget, int]]]
 
 
 class FlowRequest(NamedTuple):

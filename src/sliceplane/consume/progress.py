@@ -39,7 +39,6 @@ from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
-from sliceplane.consume.demand import ANNOTATION_DEMAND, write_demand
 from sliceplane.consume.flow_counts import FlowCounts
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_micro_time
@@ -55,6 +54,8 @@ DNS: Final = "dns"
 XDS: Final = "xds"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
 ANNOTATION_PROGRESS: Final = "sliceplane.dev/progress"
+#: on a Lease: connections by Service (``consume.demand``); on a Service: the source of its demand
+ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
 #: on an EndpointSlice: requests a report from every node that reads it
 ANNOTATION_REPORT: Final = "sliceplane.dev/report"
 
@@ -331,9 +332,9 @@ class Progress:
         self._behind = behind
         self._unacknowledged = unacknowledged
 
-    def on_connections(self, counts: Mapping[str, int]) -> None:
-        """Notes the connections to Services with measured zones, by UID8."""
-        self._demand = write_demand(counts)
+    def on_demand(self, demand: str) -> None:
+        """Notes the annotation of connections to Services (``consume.demand``); "": none."""
+        self._demand = demand
 
     @property
     def applied(self) -> dict[Scope, AppliedRevision]:

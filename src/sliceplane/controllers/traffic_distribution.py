@@ -32,7 +32,7 @@ from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.api.service_rules import annotation_heuristic, requests_annotation_hints
+from sliceplane.api.selectors.distribution import annotation_heuristic, requests_annotation_hints
 from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.controllers.node_progress import PROXY_LEASES, Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems

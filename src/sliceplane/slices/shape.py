@@ -31,7 +31,7 @@ from sliceplane.api.gates import (
 )
 from sliceplane.api.meta import OwnerReference
 from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
-from sliceplane.api.service_rules import requested_distribution, requests_annotation_hints
+from sliceplane.api.selectors.distribution import requested_distribution, requests_annotation_hints
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time

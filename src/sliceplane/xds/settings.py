@@ -10,8 +10,9 @@ from typing import Final, Literal, NamedTuple, cast
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.service_rules import is_port
-from sliceplane.consume.demand import ANNOTATION_DEMAND, REQUESTS, UID_LENGTH, is_measured
+from sliceplane.consume.demand import REQUESTS, UID_LENGTH, is_measured
 from sliceplane.consume.model import ServiceKey, canonical_of
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.xds.names import PortKey, parse_key
 

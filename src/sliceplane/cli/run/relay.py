@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from sliceplane.relay.io.relay import RelayConfig
     from sliceplane.watch.io.connection import Connection
 
-_EXAMPLE: Final = (
-    "sliceplane relay --upstream relay.kubeconfig --listen 10.0.0.5:6443 "
-    "--tls-cert-file tls.crt --tls-private-key-file tls.key"
-)
 RESOURCES: Final = ("endpointslices", "services", "nodes", "endpoints", "pods")
 
 
@@ -47,12 +43,12 @@ def _resources(text: str) -> tuple[Resource, ...]:
     cls=Command,
     examples=[
         (
-            "with a certificate of its own, for the nodes of a rack",
-            _EXAMPLE,
+            "in front of the API server of the kubeconfig",
+            "sliceplane relay --tls-cert-file tls.crt --tls-private-key-file tls.key",
         ),
         (
             "and then, as a user with a token",
-            "kubectl --server https://10.0.0.5:6443 get endpointslices --watch",
+            "kubectl --server https://127.0.0.1:6444 get endpointslices --watch",
         ),
     ],
 )

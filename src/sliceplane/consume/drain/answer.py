@@ -263,9 +263,7 @@ def sentence(pod: DrainedPod) -> str:
 
 
 def open_text(verdict: DrainVerdict) -> str:
-    """Returns the established connections by node, the most first, and the nodes that did not count
-    them.
-    """
+    """Returns the established connections by node, the most first, and the silent nodes."""
     nodes = sorted(verdict.open, key=lambda each: (-each.connections, each.node))
     total = sum(each.connections for each in nodes)
     where = ", ".join(f"{each.node} {each.connections}" for each in nodes[:NAMED_MAX])

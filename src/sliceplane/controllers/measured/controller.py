@@ -24,14 +24,13 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.api.selectors.adoption import Scope, selector_of
 from sliceplane.consume.demand import (
-    ANNOTATION_DEMAND,
     CONNECTIONS,
     DEMAND_SERVICES_MAX,
     REQUESTS,
     UID_LENGTH,
     is_measured,
 )
-from sliceplane.consume.progress import LEASE_PREFIX, XDS, lease_prefix
+from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_PREFIX, XDS, lease_prefix
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,

@@ -15,8 +15,9 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.api.selectors.grammar import parse_labels
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE, is_externally_accessible
+from sliceplane.api.service_rules import is_externally_accessible
 from sliceplane.consume.balancing.shares import (
     AllowedLoad,
     ClientLocation,

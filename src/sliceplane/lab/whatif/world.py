@@ -24,7 +24,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Deployments, Nodes, Pods, Services
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.emulation.deployments.controller import DeploymentController

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from sliceplane.consume.demand import write_demand
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
@@ -33,7 +34,7 @@ async def count_connections(demand: ServiceDemand, progress: Progress, netns: st
             problem = ""
             for family in demand.families:
                 problem = await _update(demand, family, runner, netns) or problem
-            progress.on_connections({} if problem else demand.totals())
+            progress.on_demand("" if problem else write_demand(demand.totals()))
             if not problem and demand.uncounted:
                 problem = f"the table is full: {demand.uncounted} ports are left out"
             if problem != logged and demand.totals():

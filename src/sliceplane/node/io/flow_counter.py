@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sliceplane.consume.flow_counts import FlowCounts, FlowPass, FlowTarget
+from sliceplane.consume.flow_counts import CountFlows, FlowCounts, FlowPass, FlowTarget
 from sliceplane.consume.io.reporting import Reporter
 from sliceplane.kit.io.log import get_logger
 from sliceplane.node.io.kernel.conntrack import ConntrackError
 
-#: returns the open connections by target; raises ``ConntrackError``
-CountFlows = Callable[[Sequence[FlowTarget]], Awaitable[dict[FlowTarget, int]]]
 #: an address that no endpoint has (RFC 5737): the first count shows if the kernel answers
 _NOBODY: Final = FlowTarget("192.0.2.1")
 

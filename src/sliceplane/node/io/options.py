@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 from sliceplane.api.gates import Gates
+from sliceplane.consume.flow_counts import CountFlows
 from sliceplane.consume.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import Expected
 from sliceplane.node.context import RulesConfig
-from sliceplane.node.io.flow_counter import CountFlows
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.reflector import ABSENT_PERIOD_S

@@ -25,6 +25,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.api.users import User
+from sliceplane.consume.demand import write_demand
 from sliceplane.consume.io.reporting import reporting
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import Page, PageMaker, follower_pages
@@ -231,7 +232,7 @@ class XdsServer:
             now = self._clock()
             requests = self._load.on_tick()
             if self._reporter is not None:
-                self._reporter.progress.on_connections(requests)
+                self._reporter.progress.on_demand(write_demand(requests))
             for item in list(self._connected.values()):
                 due = item.stream.next_deadline()
                 if due is not None and due <= now:

@@ -17,7 +17,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, part, some, verb
 from sliceplane.api.requests import Selection
-from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.balancing.shares import OVERLOAD, ClientLocation, EndpointKind, shares
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.case import (

@@ -23,7 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, count, part, patch, some, verb
 from sliceplane.api.requests import Selection
-from sliceplane.api.service_rules import (
+from sliceplane.api.selectors.distribution import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
     requests_annotation_hints,

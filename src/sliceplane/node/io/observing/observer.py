@@ -26,6 +26,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Services
+from sliceplane.consume.flow_counts import CountFlows
 from sliceplane.consume.progress import Progress, Scope
 from sliceplane.consume.selections import ALL
 from sliceplane.kit.io.log import get_logger
@@ -33,7 +34,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Kind, Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.demand import ServiceDemand
-from sliceplane.node.io.flow_counter import CountFlows, FlowCounter
+from sliceplane.node.io.flow_counter import FlowCounter
 from sliceplane.node.io.inputs import Changes, InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
 from sliceplane.node.io.observing.nft_reader import NftReader

@@ -18,10 +18,12 @@ from sliceplane.api.errors import (
     until_error_limit,
 )
 from sliceplane.api.meta import Document
-from sliceplane.api.service_rules import (
-    AFFINITY_TIMEOUT_MAX_S,
+from sliceplane.api.selectors.distribution import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
+)
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_MAX_S,
     CLUSTER_IP_TYPES,
     EXTERNAL_TYPES,
     NO_CLUSTER_IP,

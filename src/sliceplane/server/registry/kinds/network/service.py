@@ -19,10 +19,12 @@ from sliceplane.api.errors import FieldErrors, not_supported
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Services
-from sliceplane.api.service_rules import (
-    AFFINITY_TIMEOUT_DEFAULT_S,
+from sliceplane.api.selectors.distribution import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
+)
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_DEFAULT_S,
     CLUSTER_IP_TYPES,
     EXTERNAL_TYPES,
     PROTOCOL_DEFAULT,

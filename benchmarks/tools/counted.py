@@ -77,14 +77,14 @@ async def read(demand: ServiceDemand) -> float:
     """Returns the CPU seconds of one read, as often as it takes to be measured."""
     progress = Progress("bench", FAMILIES, changed_period_s=0.0)
     rounds = 0
-    note = progress.on_connections
+    note = progress.on_demand
 
-    def on_connections(counts: dict[str, int]) -> None:
+    def on_demand(demand: str) -> None:
         nonlocal rounds
-        note(counts)
+        note(demand)
         rounds += 1
 
-    progress.on_connections = on_connections  # type: ignore[method-assign, assignment]
+    progress.on_demand = on_demand  # type: ignore[method-assign, assignment]
     task = asyncio.create_task(count_connections(demand, progress))
     while rounds < 2:
         await asyncio.sleep(0.01)

@@ -14,7 +14,8 @@ from tests.kernel.test_demand_packets import tables
 from tests.kernel.test_observed_rules import service_lines, write
 from tests.waiting import eventually
 
-from sliceplane.consume.demand import ANNOTATION_DEMAND, read_demand
+from sliceplane.consume.demand import read_demand
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.testing import Plane
 
 pytestmark = pytest.mark.kernel

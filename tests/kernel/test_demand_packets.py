@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from sliceplane.api.core import Service
 from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
-from sliceplane.consume.demand import MEASURED
+from sliceplane.consume.demand import MEASURED, read_demand
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.demand import TABLE, ServiceDemand
@@ -70,11 +70,11 @@ class Counted:
     def __init__(self) -> None:
         self.progress = Progress("node-1", FAMILIES, changed_period_s=0.05)
         self.totals: dict[str, int] = {}
-        self.progress.on_connections = self._on_connections  # type: ignore[method-assign]
+        self.progress.on_demand = self._on_demand  # type: ignore[method-assign]
         self.rounds = 0
 
-    def _on_connections(self, counts: dict[str, int]) -> None:
-        self.totals = dict(counts)
+    def _on_demand(self, demand: str) -> None:
+        self.totals = read_demand(demand).counts
         self.rounds += 1
 
     async def round(self) -> dict[str, int]:

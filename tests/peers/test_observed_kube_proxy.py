@@ -26,11 +26,8 @@ from tests.peers.test_kube_proxy import configuration, kubectl, objects
 from tests.waiting import until
 
 from sliceplane.api.selectors.distribution import ANNOTATION_TOPOLOGY_MODE
-from sliceplane.consume.demand import (
-    ANNOTATION_DEMAND,
-    MEASURED,
-    read_demand,
-)
+from sliceplane.consume.demand import MEASURED, read_demand
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.timeout(1200)]
 

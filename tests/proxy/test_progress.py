@@ -20,9 +20,9 @@ from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.consume.demand import ANNOTATION_DEMAND
 from sliceplane.consume.io.reporting import report_progress
 from sliceplane.consume.progress import (
+    ANNOTATION_DEMAND,
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     ANNOTATION_REVISION,
@@ -169,20 +169,20 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
 def test_connections_are_in_the_lease_that_is_written_anyway() -> None:
     """They are no reason for a report on demand, and without any the Lease is as before."""
     counting, plain = Progress("n1", ("IPv4",)), Progress("n1", ("IPv4",))
-    counting.on_connections({})
+    counting.on_demand("")
     assert counting.take_report(1000.0) == plain.take_report(1000.0)
     assert counting.next_deadline() == 1000.0 + IDLE_PERIOD_S
-    counting.on_connections({"0a1b2c3d": 7, "4e5f6a7b": 0})
+    counting.on_demand("0a1b2c3d:7,4e5f6a7b:0")
     assert counting.next_deadline() == 1000.0 + CHANGED_PERIOD_S
     assert counting.on_demand_deadline() is None
     annotations = told(counting, 1010.0)["metadata"]["annotations"]
     assert annotations.pop(ANNOTATION_DEMAND) == "0a1b2c3d:7,4e5f6a7b:0"
     assert annotations == told(plain, 1010.0)["metadata"]["annotations"]
     assert counting.next_deadline() == 1010.0 + IDLE_PERIOD_S, "the same totals are not news"
-    counting.on_connections({"0a1b2c3d": 9, "4e5f6a7b": 0})
+    counting.on_demand("0a1b2c3d:9,4e5f6a7b:0")
     assert counting.next_deadline() == 1010.0 + CHANGED_PERIOD_S
     told(counting, 1020.0)
-    counting.on_connections({})
+    counting.on_demand("")
     assert counting.next_deadline() == 1020.0 + CHANGED_PERIOD_S
     assert told(counting, 1030.0)["metadata"]["annotations"][ANNOTATION_DEMAND] == ""
     assert counting.next_deadline() == 1030.0 + IDLE_PERIOD_S

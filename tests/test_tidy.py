@@ -37,6 +37,7 @@ UNITS = (
 SMALL = {
     "__main__.py": "python -m sliceplane",
     "testing.py": "the public names",
+    "api/selectors/distribution.py": "which hints a Service requests; clients do not load it",
     "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
     "lab/wire.py": "how bytes are counted, which estimate and what-if share",
     "kit/io/extras.py": "what the entry point and a plane for tests say of a missing extra",

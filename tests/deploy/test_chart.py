@@ -69,10 +69,15 @@ VALUES = {
     "observer": (
         "--set=controllers.enabled=false",
         "--set=observer.enabled=true",
-        "--set=observer.demand=true",
         "--set=observer.podAnnotations.a=b",
         "--set=metrics.serviceMonitor.enabled=true",
         f"--api-versions={POLICY_KIND}",
+    ),
+    "observer that counts": (
+        "--set=controllers.enabled=false",
+        "--set=observer.enabled=true",
+        "--set=observer.demand=true",
+        "--set=observer.conntrack=true",
     ),
     "adopted": ("--set=controllers.adoptedOnly=true",),
     "adopted and measured": (

@@ -39,6 +39,7 @@ SAME_AS = {
     "controllers-shadow.yaml": "as it comes",
     "controllers.yaml": "work",
     "controllers-adopted.yaml": "adopted",
+    "observer.yaml": "observer",
     "proxy.yaml": "proxy alone",
     "dns.yaml": "names",
     "xds.yaml": "xds",

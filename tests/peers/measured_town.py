@@ -94,6 +94,8 @@ class Town:
         }
         self._servers = [pod.serve(SERVER) for pod in pods]
         self._clients: list[Any] = []
+        #: connections that failed before every node had rules
+        self.failed_before = 0
 
     async def open(self) -> None:
         """Creates Nodes, Pods and the Service, and starts the clients."""
@@ -223,6 +225,7 @@ async def town(program: str, mode: str) -> AsyncIterator[Town]:
         for number, zone in enumerate(ZONES):
             await stack.enter_async_context(_node(made, program, mode, number, zone, folder))
         await eventually(lambda: _is_served(made))
+        made.failed_before = await made.rates(dict.fromkeys(ZONES, 0.0))
         yield made
 
 

@@ -65,6 +65,8 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
         "slices.hinting.hints",
         "slices.heuristics.shipped",
         "controllers.traffic_distribution",
+        "controllers.measured.controller",
+        "node.demand",
     ),
     "Node proxy": ("node.nft.table", "node.iptables.table", "proxy", "trace"),
     "Beside kube-proxy": ("node.observing.agreement", "node.io.observing.observer", "observe"),

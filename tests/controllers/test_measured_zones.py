@@ -439,6 +439,14 @@ def test_weights_are_fixed_and_need_no_report() -> None:
     assert world.shares == "a=32/64,b=32/64"
 
 
+def test_weights_that_are_taken_back_at_once_are_no_measurement() -> None:
+    world = MeasuredWorld(TWELVE, {ANNOTATION_DEMAND: "weights: a=3,b=1"})
+    world.work()
+    world.annotate(ANNOTATION_DEMAND, None)
+    world.work()
+    assert world.condition == ("Unknown", "Warming")
+
+
 @pytest.mark.parametrize(
     ("text", "weights"),
     [

@@ -80,6 +80,8 @@ COVERAGE_MIN: Final = 0.8
 CONNECTIONS_MIN: Final = 200.0
 
 _MEASURED: Final = DesiredCondition(CONDITION, "True", "Measured", "")
+#: the message of shares by weights
+_FIXED: Final = f"the shares are those of the annotation {ANNOTATION_DEMAND}"
 #: the message while nothing reports, by source of demand
 _UNREPORTED: Final = {
     CONNECTIONS: "no node counts connections: sliceplane proxy and sliceplane observe do",
@@ -267,8 +269,7 @@ class MeasuredZonesController(KeyedController):
             if not weights:
                 text = f"{ANNOTATION_DEMAND} is not of the form weights: zone-a=3,zone-b=1"
                 return _unmeasured("NotMeasured", text)[0], ""
-            message = f"the shares are those of the annotation {ANNOTATION_DEMAND}"
-            return _MEASURED._replace(message=message), write_shares(round_shares(weights))
+            return _MEASURED._replace(message=_FIXED), write_shares(round_shares(weights))
         found = (
             self._meter.request_rates(followed.uid, now)
             if source == REQUESTS
@@ -316,7 +317,7 @@ class MeasuredZonesController(KeyedController):
         before = conditions_of(service, (CONDITION,)).get(CONDITION)
         if now - followed.since < WARMING_S:
             text = f"{source} are counted for {WARMING_S:.0f} s before the first decision"
-            if before is None:
+            if before is None or before.message == _FIXED:
                 return DesiredCondition(CONDITION, "Unknown", "Warming", text), False
             return DesiredCondition(CONDITION, before.status, before.reason, before.message), False
         if not has_reports:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.slices.fake_cluster import make_node
 from tests.waiting import eventually
 from tests.xds.conftest import Served, Shop, endpoint, grpc_program, host_address, xds_server
 
 from sliceplane.api import codec
+from sliceplane.api.users import User
 from sliceplane.client import HttpClient, Leases, Nodes, Services, StatusError
 from sliceplane.consume.demand import MEASURED, read_demand
 from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.xds import wire
-from sliceplane.xds.io.load import LOAD_PATH
+from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+from sliceplane.xds.io import server
+from sliceplane.xds.io.admission import AdmissionConfig
+from sliceplane.xds.io.load import LOAD_PATH, LoadStreams
+from sliceplane.xds.streams.actions import VisibleNamespaces
 from sliceplane.xds.streams.load import REQUESTS_MAX, LoadTotals, load_request, read_load
 from sliceplane.xds.streams.requests import LOAD_CLUSTERS_MAX, RequestError
 
@@ -28,6 +36,11 @@ ANNOTATIONS = {
     "service.kubernetes.io/topology-mode": MEASURED,
     ANNOTATION_DEMAND: "requests",
 }
+
+
+@pytest.fixture(autouse=True)
+def frequent_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_REVIEW_S", 0.5)
 
 
 def locality(issued: int = 0, successful: int = 0, failed: int = 0) -> bytes:
@@ -167,6 +180,33 @@ async def test_a_client_is_asked_for_services_that_want_it_and_counts_in_its_zon
         await shop.service("web", annotations={"sliceplane.dev/demand": "connections"})
         assert await reporting.requested() == load_request([])
         await reporting.close()
+
+
+async def test_reports_of_a_client_whose_right_is_gone_do_not_count() -> None:
+    catalog = XdsCatalog(XdsConfig(), "p")
+    catalog.on_node(None, make_node("n-1", "zone-a"))
+    catalog.shared.measured["shop/web:http"] = "11111111"
+    catalog.on_synced()
+    visible = VisibleNamespaces()
+
+    async def visibility(user: User) -> VisibleNamespaces:
+        return visible
+
+    sent: list[bytes] = []
+    call: Any = Mock(user=User(name="ana"), send=sent.append)
+    clock = count(100.0, 10.0)
+    streams = LoadStreams(catalog, AdmissionConfig(), lambda: next(clock), visibility)
+    streams.opened(call)
+    streams.message(call, node("zone-a"))
+    await eventually(lambda: sent == [load_request(["shop/web:http"])])
+    streams.message(call, stats("shop/web:http", locality(3)))
+    visible = VisibleNamespaces(False, frozenset())
+    await streams.review()
+    assert sent[1:] == [load_request([])]
+    streams.message(call, stats("shop/web:http", locality(4)))
+    assert streams.counts() == {"zone-a/11111111": 3}
+    await streams.review()
+    assert len(sent) == 2, "nothing changed"
 
 
 async def test_a_client_of_an_unknown_zone_is_not_asked(

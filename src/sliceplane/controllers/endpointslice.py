@@ -278,7 +278,7 @@ class EndpointSliceController(ObservantController):
         if not self._synced or old is None or new is None or not self._engine.is_ours(new):
             return
         # A drain annotates slices, and is no controller.
-        if _content(old) != _content(new):
+        if keys and _content(old) != _content(new):
             for key in keys:
                 if not self._engine.is_writing(key):
                     self.note_edit(key, new.metadata, now)

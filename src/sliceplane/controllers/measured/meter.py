@@ -131,7 +131,9 @@ class DemandMeter:
         for key, total in totals.items():
             before = reporter.totals.get(key, total)
             present[key] = (total - before if total >= before else total) / span_s
-        followed = {key for key in reporter.rates if _uid(key) in self._uids} | present.keys()
+        # In the order of arrival, so that sums are the same in every process.
+        kept = [key for key in reporter.rates if _uid(key) in self._uids]
+        followed = tuple(dict.fromkeys((*kept, *present)))
         rates = _averaged(reporter.rates, present, followed, 0.5 ** (span_s / HALF_LIFE_S))
         recent = _averaged(
             reporter.recent_rates, present, followed, 0.5 ** (span_s / STEP_HALF_LIFE_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from sliceplane.api.errors import StatusError
@@ -122,11 +123,18 @@ class LoadStreams:
             stream.requested = clusters
             call.send(load_request(clusters))
 
-    def on_tick(self) -> dict[str, int]:
-        """Updates requests; returns the requests since the start, by zone and UID."""
+    async def review(self) -> None:
+        """Requests reports of the Services that clients may see now, where these changed."""
         for call, stream in list(self._streams.items()):
-            if stream.visible is not None:
+            if stream.visible is None:
+                continue
+            with suppress(StatusError, Unreachable):
+                stream.visible = await self._visibility(call.user)
+            if call in self._streams:
                 self._request(call, stream)
+
+    def counts(self) -> dict[str, int]:
+        """Returns the requests since the start, by zone and UID."""
         return self._totals.counts(frozenset(self._catalog.measured.values()))
 
     def _end(self, call: Call, status: int, text: str) -> None:

@@ -230,9 +230,6 @@ class XdsServer:
             await asyncio.sleep(GRACE_S)
             self._on_synced()  # a kind that the server may not list counts as synced
             now = self._clock()
-            requests = self._load.on_tick()
-            if self._reporter is not None:
-                self._reporter.progress.on_demand(write_demand(requests))
             for item in list(self._connected.values()):
                 due = item.stream.next_deadline()
                 if due is not None and due <= now:
@@ -455,7 +452,7 @@ class XdsServer:
         """
         await self._ready.wait()
         assert self._reviews is not None, "follows"
-        return self._reviews.cached(user) or await self._reviews.review(user)
+        return await self._reviews.review(user)
 
     async def _review_clients(self) -> None:
         """Reviews what clients may see: periodically, and immediately for a new namespace.  Also
@@ -487,6 +484,9 @@ class XdsServer:
                     )
                     self._execute_actions(item)
                 self._charge_and_schedule(item)
+            await self._load.review()
+            if self._reporter is not None:
+                self._reporter.progress.on_demand(write_demand(self._load.counts()))
 
     # -- refusals
 

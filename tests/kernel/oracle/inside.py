@@ -48,9 +48,13 @@ class Server:
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         headers = {"Content-Type": kind}
         text = None if body is None else json.dumps(body)
-        self._connection.request(method, path, text, headers)
-        answer = self._connection.getresponse()
-        said = answer.read()
+        try:
+            self._connection.request(method, path, text, headers)
+            answer = self._connection.getresponse()
+            said = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()  # the next request opens it anew
+            raise
         if answer.status >= 400 and answer.status != 404:
             raise RuntimeError(f"{method} {path}: {answer.status} {said.decode()}")
         return json.loads(said)

@@ -34,10 +34,9 @@ async def drain(
     may close what serves.
 
     A Pod that terminates needs no mark, and neither does one that something else takes out (*mark*
-    false). The block begins when that is proven, or after *timeout* seconds all the same:
-    ``outcome`` of what it is given says which. *unknown* is what to do about Ready nodes that tell
-    nothing: ``wait``, ``fail``, ``after=10s``. *until_idle*: wait until established connections
-    have ended, too.
+    false). The block begins when that is proven, or after *timeout* seconds: ``outcome`` says
+    which. *unknown*: what to do about Ready nodes that do not report: ``wait``, ``fail``,
+    ``after=10s``. *until_idle*: wait until established connections have ended, too.
 
     Raises ``ValueError``, ``StatusError`` (404: there is no such Pod) and ``Unreachable``.
     """

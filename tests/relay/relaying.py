@@ -15,6 +15,7 @@ from tests.server.serving import Server
 
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.relay.io.relay import Relay, RelayConfig
+from sliceplane.relay.parts import part_of
 from sliceplane.watch.io.connection import Connection
 from sliceplane.watch.io.kubeconfig import from_file
 
@@ -33,7 +34,7 @@ class RelayServer(Server):
         self.loop = loop
 
     def mirror(self, resource: Any) -> Any:
-        return self.relay.parents[resource].mirror
+        return part_of(self.relay.parents, resource, "").mirror
 
 
 def kubeconfig(folder: Path, url: str, authority: Path, token: str) -> Path:

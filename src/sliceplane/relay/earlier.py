@@ -124,9 +124,12 @@ class Earlier:
         self.failed = 0
 
     def lacks(self, scope: Scope, since: int) -> bool:
-        """Returns True if a watch from *since* needs events that the parent may have."""
+        """Returns True if a watch from *since* needs events that the parent may have.  Selections
+        by shards (a third line of the selector) are not every parent's.
+        """
         return (
             since < self._store.compacted
+            and scope.selector.count("\n") < 2
             and self._covering(scope, since) is None
             and since > self._refused.get(scope, 0)
         )
@@ -143,6 +146,7 @@ class Earlier:
     def finish(self, scope: Scope, catch_up: CatchUp) -> None:
         """Keeps what *catch_up* brought, or that it brought nothing."""
         stretch = catch_up.stretch
+        self._wanted.pop(scope, None)  # those who still wait say so again
         if not catch_up.is_complete:
             self.failed += 1
             self._refused[scope] = max(stretch.since, self._refused.pop(scope, 0))

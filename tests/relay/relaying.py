@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +55,12 @@ current-context: it
 
 @contextmanager
 def relaying(
-    parent: Server, *, connection: Connection | None = None, ready: bool = True, **config: Any
+    parent: Server,
+    *,
+    connection: Connection | None = None,
+    siblings: Sequence[Connection] = (),
+    ready: bool = True,
+    **config: Any,
 ) -> Iterator[RelayServer]:
     """A relay in front of *parent*, with the certificates of *parent*'s server."""
     pki = parent.plane.pki
@@ -74,7 +79,7 @@ def relaying(
     async def run() -> None:
         way = connection if connection is not None else from_file(parent.plane.kubeconfig)
         try:
-            async with Relay(way, configured) as relay:
+            async with Relay(way, configured, siblings) as relay:
                 if ready:
                     await relay.wait_ready()
                 started.append(relay)

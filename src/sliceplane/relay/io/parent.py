@@ -57,6 +57,8 @@ class Parent:
         rng: Rng,
     ) -> None:
         self.mirror = mirror
+        #: the parent's parents lead back here, as a sentence
+        self.loop = ""
         self._client = client
         self._selection = selection
         self._horizon = Horizon(mirror.store)
@@ -78,6 +80,8 @@ class Parent:
     @property
     def trouble(self) -> str:
         """Why reads from memory may be too old; "" if they are not."""
+        if self.loop:
+            return self.loop
         if not self.mirror.filled:
             return self.informer.lost or "nothing was listed yet"
         if self.silence_s > SILENT_S:

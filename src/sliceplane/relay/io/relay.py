@@ -66,7 +66,7 @@ Kind = Literal["counter", "gauge"]
 #: between two checks of the files of certificates, and of history whose time is over
 TICK_S: Final = 5.0
 #: between two questions for the parent's release, and after one that had no answer
-VERSION_S: Final = 600.0
+VERSION_S: Final = 60.0
 VERSION_RETRY_S: Final = 5.0
 STOP_GRACE_S: Final = 5.0
 
@@ -367,13 +367,23 @@ class Relay:
             _log.info("certificates were read again")
 
     async def _follow_release(self, client: Upstream) -> None:
-        """Learns whether the parent may have fields that our protobuf schemas lack."""
+        """Learns whether the parent may have fields that our protobuf schemas lack; and, since each
+        relay on the way passes the request on, whether the way leads to a server.
+        """
         while True:
-            pause_s = VERSION_RETRY_S
-            with contextlib.suppress(StatusError, Unreachable, ValueError):
+            pause_s, loop = VERSION_RETRY_S, ""
+            try:
                 page = await client.page("/version", bytes_max=64 * 1024)
                 self.front.knows_protobuf = _release_of(page) <= NEWEST
                 pause_s = VERSION_S
+            except StatusError as error:
+                if error.code == 508:
+                    loop = error.message
+                    _log.error("parents of relays form a loop", problem=loop)
+            except (Unreachable, ValueError):
+                pass
+            for parent in self.parents.values():
+                parent.loop = loop
             await asyncio.sleep(pause_s)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

@@ -22,7 +22,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.earlier import CatchUp, Scope
+from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest, Watcher
@@ -243,7 +243,7 @@ class MirrorOfServer(RuleBasedStateMachine):
         if child.watcher is not None or not self.mirror.filled:
             return
         self.comes_from_elsewhere(number, back)
-        scope = Scope(selector="colour=red\n" if child.selects else "")
+        scope = WatchScope(selector="colour=red\n" if child.selects else "")
         earlier = self.mirror.earlier
         asked = earlier.lacks(scope, child.version)
         if asked:
@@ -256,7 +256,7 @@ class MirrorOfServer(RuleBasedStateMachine):
         if fetched:
             assert child.watcher.error is None
 
-    def catch_up(self, scope: Scope, ends: str) -> CatchUp:
+    def catch_up(self, scope: WatchScope, ends: str) -> CatchUp:
         """Feeds what the parent sends, in one watch or in several."""
         run = self.mirror.earlier.begin(scope)
         for _ in range(30):

@@ -168,5 +168,4 @@ async def test_informers_list_once_and_miss_nothing(
         assert {one.lists for one in followers} == {1}
         # A relay that starts lists once; questions for the newest version are lists with limit 1.
         after = await lists_of(client)
-        print("lists", before, after)
         assert after - before <= (4 if restarts else 3)

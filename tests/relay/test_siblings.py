@@ -15,7 +15,7 @@ from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.requests import ListPage, Selection, WatchMessage
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.io.upstream import Upstream
+from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.siblings import Siblings
 from sliceplane.watch.io.base import Unreachable
 
@@ -92,13 +92,13 @@ class FakeClient:
         yield stream()
 
 
-def upstream(*clients: FakeClient) -> Upstream:
-    made = Upstream([], Siblings(len(clients), Rng(1)))
+def upstream(*clients: FakeClient) -> ParentClient:
+    made = ParentClient([], Siblings(len(clients), Rng(1)))
     made._clients = list(clients)  # type: ignore[arg-type]
     return made
 
 
-async def follow(made: Upstream, version: int) -> list[str]:
+async def follow(made: ParentClient, version: int) -> list[str]:
     async with made.watch(SLICES, resource_version=str(version)) as messages:
         return [message.type async for message in messages]
 

@@ -8,8 +8,8 @@ fetched, and joins the store's history where that ends.
 
 - **Shared.**  What is fetched serves every watch of the same *scope* (namespace, name, selectors)
   that resumes at its first version or later.
-- **Complete, or nothing.**  A *catch-up* ends with the proof that nothing is missing: a later event,
-  or a bookmark that reaches the store's version. Without one the child receives 410.
+- **Complete, or nothing.**  A *catch-up* ends with the proof that nothing is missing: an event or
+  a bookmark at the store's version or later. Without one the child receives 410.
 - **Bounded.**  What was used least recently makes room, and watches that still read it end with
   410.
 """
@@ -35,7 +35,7 @@ EARLIER_BYTES_MAX: Final = 64 * 1024 * 1024
 SCOPES_MAX: Final = 64
 
 
-class Scope(NamedTuple):
+class WatchScope(NamedTuple):
     """The part of ``Interest`` that decides which events a watch receives."""
 
     namespace: str = ""
@@ -86,11 +86,12 @@ class CatchUp:
     def _on_event(self, kind: EventType, record: Record) -> None:
         if record.revision <= self.version:
             self.fail()  # a parent that repeats itself or went back
-        elif record.revision <= self.stretch.until:
-            self.version = record.revision
+            return
+        if record.revision <= self.stretch.until:
             self.stretch.events.append((kind, record))
             self.stretch.size += len(record.body)
-            self.is_over = self.stretch.size > self._bytes_max
+        if self.stretch.size > self._bytes_max:
+            self.fail()
         else:
             self._reach(record.revision)
 
@@ -114,16 +115,20 @@ class Earlier:
         self._store = store
         self._bytes_max = bytes_max
         #: the one that was used last is at the end
-        self._stretches: dict[Scope, Stretch] = {}
+        self._stretches: dict[WatchScope, Stretch] = {}
         #: the least version that watches wait for
-        self._wanted: dict[Scope, int] = {}
+        self._wanted: dict[WatchScope, int] = {}
         #: the greatest version from which the parent has not brought the events
-        self._refused: dict[Scope, int] = {}
-        #: completed catch-ups, and others
+        self._refused: dict[WatchScope, int] = {}
         self.fetched = 0
         self.failed = 0
 
-    def lacks(self, scope: Scope, since: int) -> bool:
+    @property
+    def results(self) -> tuple[tuple[str, int], ...]:
+        """Returns the numbers of catch-ups, for metrics."""
+        return ("complete", self.fetched), ("failed", self.failed)
+
+    def lacks(self, scope: WatchScope, since: int) -> bool:
         """Returns True if a watch from *since* needs events that the parent may have.  Selections
         by shards (a third line of the selector) are not every parent's.
         """
@@ -134,16 +139,16 @@ class Earlier:
             and since > self._refused.get(scope, 0)
         )
 
-    def want(self, scope: Scope, since: int) -> None:
+    def want(self, scope: WatchScope, since: int) -> None:
         """Makes the next catch-up of *scope* begin at *since* or earlier."""
         self._wanted[scope] = min(since, self._wanted.get(scope, since))
 
-    def begin(self, scope: Scope) -> CatchUp:
+    def begin(self, scope: WatchScope) -> CatchUp:
         """Returns the catch-up that brings what is wanted now."""
         stretch = Stretch(self._wanted.pop(scope), self._store.revision)
         return CatchUp(self._resource, stretch, self._bytes_max)
 
-    def finish(self, scope: Scope, catch_up: CatchUp) -> None:
+    def finish(self, scope: WatchScope, catch_up: CatchUp) -> None:
         """Keeps what *catch_up* brought, or that it brought nothing."""
         stretch = catch_up.stretch
         self._wanted.pop(scope, None)  # those who still wait say so again
@@ -168,14 +173,14 @@ class Earlier:
         """Returns the events of *interest* after *since*, as a watch takes them, and the version
         that they lead to; ``None`` if they are not here.
         """
-        scope = Scope(interest.namespace, interest.name, interest.selector)
+        scope = WatchScope(interest.namespace, interest.name, interest.selector)
         stretch = self._covering(scope, since)
         if stretch is None:
             return None
         self._stretches[scope] = self._stretches.pop(scope)
         return stretch.until, self._items(stretch, interest, since)
 
-    def _covering(self, scope: Scope, since: int) -> Stretch | None:
+    def _covering(self, scope: WatchScope, since: int) -> Stretch | None:
         stretch = self._stretches.get(scope)
         if stretch is None or since < stretch.since:
             return None
@@ -201,7 +206,7 @@ class Earlier:
         ):
             self._drop(next(iter(self._stretches)))
 
-    def _drop(self, scope: Scope) -> None:
+    def _drop(self, scope: WatchScope) -> None:
         stretch = self._stretches.pop(scope, None)
         if stretch is not None:
             stretch.is_dropped = True

@@ -1,4 +1,4 @@
-"""Which of several parents is followed: the one in use, until it fails.
+"""The choice among several parents: one is in use, until it fails.
 
 The parents are servers of the same cluster, or relays in front of them, so their versions mean the
 same. Everything goes to one of them. When that fails, the next one is in use from then on; there is

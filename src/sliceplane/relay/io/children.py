@@ -14,7 +14,7 @@ from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import SubjectAccessReviews, TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
 from sliceplane.kit.metrics import Metrics
-from sliceplane.relay.io.upstream import Upstream
+from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.reviews import (
     VERDICT_S,
     Verdicts,
@@ -47,7 +47,7 @@ class Reviewer(Generic[V]):
 
     def __init__(
         self,
-        client: Upstream,
+        client: ParentClient,
         resource: Resource,
         read: Callable[[bytes], V],
         room: asyncio.Semaphore,
@@ -103,7 +103,7 @@ class Children:
 
     def __init__(
         self,
-        client: Upstream,
+        client: ParentClient,
         clock: Callable[[], float],
         trusted: frozenset[str] = frozenset(),
     ) -> None:

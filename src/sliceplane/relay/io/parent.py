@@ -19,8 +19,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.earlier import CatchUp, Scope
-from sliceplane.relay.io.upstream import Upstream
+from sliceplane.relay.earlier import CatchUp, WatchScope
+from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.records import Mirrored
 from sliceplane.server.io.requests.timers import Horizon
@@ -37,7 +37,7 @@ PROGRESS_WATCH_S: Final = 3
 #: how long a watch waits for events from before the history, and catch-ups at a time
 CATCH_UP_S_MAX: Final = 10.0
 CATCH_UPS_MAX: Final = 4
-FETCH_S_MAX: Final = 5.0
+FETCH_S_MAX: Final = 8.0
 FETCH_PAUSE_S: Final = 0.2
 FILLED_CHECK_S: Final = 0.05
 #: two bookmarks: a parent that is silent for longer may be lost
@@ -49,7 +49,7 @@ class Parent:
 
     def __init__(
         self,
-        client: Upstream,
+        client: ParentClient,
         selection: Selection,
         mirror: ResourceMirror,
         *,
@@ -69,7 +69,7 @@ class Parent:
         self._next_version: asyncio.Task[int] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._progress: asyncio.Task[None] | None = None
-        self._catch_ups: dict[Scope, asyncio.Task[None]] = {}
+        self._catch_ups: dict[WatchScope, asyncio.Task[None]] = {}
         self._catch_up_slots = asyncio.Semaphore(CATCH_UPS_MAX)
 
     @property
@@ -118,7 +118,7 @@ class Parent:
             return False
         return True
 
-    async def catch_up(self, scope: Scope, since: int) -> None:
+    async def catch_up(self, scope: WatchScope, since: int) -> None:
         """Fetches the events of *scope* from *since* to the mirror's history, once for all who
         wait; if that is not possible, a watch from there is 410.
         """
@@ -135,7 +135,7 @@ class Parent:
                         task.add_done_callback(_forget)
                     await asyncio.shield(task)
 
-    async def _fetch(self, scope: Scope) -> None:
+    async def _fetch(self, scope: WatchScope) -> None:
         """The catch-up of all who want one of *scope* now."""
         labels, _, fields = scope.selector.partition("\n")
         labels = ",".join(filter(None, (self._selection.label_selector, labels)))
@@ -144,6 +144,8 @@ class Parent:
             run = self.mirror.earlier.begin(scope)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FETCH_S_MAX):
+                    with suppress(StatusError, Unreachable):
+                        await self._current_version()  # the next bookmark is that new
                     while not run.is_over:
                         await self._feed(selection, run)
             self.mirror.earlier.finish(scope, run)

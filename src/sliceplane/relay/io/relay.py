@@ -29,12 +29,12 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.metrics import Labels
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.earlier import Scope
+from sliceplane.relay.earlier import WatchScope
 from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
-from sliceplane.relay.io.upstream import Passages, Upstream
+from sliceplane.relay.io.upstream import ParentClient, Passages
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.parts import name_of, part_of, parts_of
 from sliceplane.relay.siblings import Siblings
@@ -129,7 +129,7 @@ class ServedParts:
         return await self.of(request, route).resources.respond(request, route)
 
 
-class Streams:
+class PartStreams:
     """Opens each watch at the hub of its part."""
 
     def __init__(self, parts: ServedParts) -> None:
@@ -148,7 +148,7 @@ class Streams:
         options = watch_options(request.query, name=route.target.name)
         plan = served.registry.watch_plan(served.resources.context(request), target, options)
         if plan.since is not None:
-            scope = Scope(plan.namespace, plan.name, plan.selector)
+            scope = WatchScope(plan.namespace, plan.name, plan.selector)
             await served.parent.catch_up(scope, plan.since)
         await served.watches.respond(request, route, send, on_head, traffic)
 
@@ -216,7 +216,7 @@ class Relay:
         self.port = sock.getsockname()[1]
         address = f"{host}:{self.port}"
         self.url = f"https://{address}"
-        client = Upstream(self._connections, self.siblings)
+        client = ParentClient(self._connections, self.siblings)
         self._cleanup.push_async_callback(client.close)
         self.front = self._application(client, address)
         self.listener = Listener(self.front, connections_max=config.limits.connections_max)
@@ -229,7 +229,7 @@ class Relay:
         self._spawn(self._tick(), "ticks")
         self._spawn(self._follow_release(client), "release of the parent")
 
-    def _application(self, client: Upstream, address: str) -> RelayFront:
+    def _application(self, client: ParentClient, address: str) -> RelayFront:
         config = self.config
         clock = time.time
         steady = loop_clock(clock())
@@ -252,7 +252,7 @@ class Relay:
         app = ApiServer(
             Services(
                 resources=parts,
-                watches=Streams(parts),
+                watches=PartStreams(parts),
                 discovery=Discovery(address, config.resources),
                 health=self.health,
                 metrics=self.metrics,
@@ -279,7 +279,7 @@ class Relay:
     def _serve(
         self,
         part: Selection,
-        client: Upstream,
+        client: ParentClient,
         offload: OffloadService,
         open_children: OpenChildren,
         steady: Callable[[], float],
@@ -338,6 +338,24 @@ class Relay:
             "Times that all watches of children ended with 410.",
             lambda parent: parent.mirror.resets,
         )
+        self.metrics.computed(
+            "counter",
+            "sliceplane_relay_catch_ups_total",
+            "Fetches of events from before the history.",
+            lambda: [
+                ((name_of(part), result), count)
+                for part, parent in self.parents.items()
+                for result, count in parent.mirror.earlier.results
+            ],
+            "resource",
+            "result",
+        )
+        self.metrics.computed(
+            "counter",
+            "sliceplane_relay_moves_total",
+            "Times that another parent was followed.",
+            lambda: self.siblings.moves,
+        )
 
     def _end_watches(self) -> None:
         for parent in self.parents.values():
@@ -366,7 +384,7 @@ class Relay:
             stamps = changed
             _log.info("certificates were read again")
 
-    async def _follow_release(self, client: Upstream) -> None:
+    async def _follow_release(self, client: ParentClient) -> None:
         """Learns whether the parent may have fields that our protobuf schemas lack; and, since each
         relay on the way passes the request on, whether the way leads to a server.
         """

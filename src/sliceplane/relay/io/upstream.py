@@ -29,7 +29,7 @@ _FAILED: Final = (500, 502, 503, 504, 508)
 _log = get_logger("relay")
 
 
-class Upstream:
+class ParentClient:
     """Owned by one relay, in one loop.  Reads as ``watch.io.base.Reader``."""
 
     def __init__(self, connections: Sequence[Connection], siblings: Siblings) -> None:

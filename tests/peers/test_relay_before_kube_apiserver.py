@@ -164,7 +164,8 @@ def test_events_from_before_a_relay_are_the_same_bytes(
                 "GET", IN_DEFAULT + query, certificate=False, accept=form, **SECRET
             )
             assert ours.code == 200
-            assert ours.body == cluster.ask("GET", IN_DEFAULT + query, accept=form).body
+            theirs = cluster.ask("GET", IN_DEFAULT + query, accept=form).body
+            assert ours.body.hex() == theirs.hex()
             assert ours.body
         assert relay.mirror(EndpointSlices).earlier.fetched == 1
     for number in (0, 1):

@@ -2,14 +2,15 @@
 
 A relay that was started again knows nothing of the time before its list. Its children resume at
 versions from that time, and a 410 would make all of them list. Instead the parent's events are
-fetched, from the child's version to the store's, by a watch with the child's own selectors. So each
+fetched, from the child's version to the history, by a watch with the child's own selectors. So each
 event has the type that the selectors give it, which no list tells. The child then receives what was
 fetched, and joins the store's history where that ends.
 
 - **Shared.**  What is fetched serves every watch of the same *scope* (namespace, name, selectors)
   that resumes at its first version or later.
 - **Complete, or nothing.**  A *catch-up* ends with the proof that nothing is missing: an event or
-  a bookmark at the store's version or later. Without one the child receives 410.
+  a bookmark of the version at which the history begins, or of a later one. Without it the child
+  receives 410.
 - **Bounded.**  What was used least recently makes room, and watches that still read it end with
   410.
 """
@@ -145,7 +146,7 @@ class Earlier:
 
     def begin(self, scope: WatchScope) -> CatchUp:
         """Returns the catch-up that brings what is wanted now."""
-        stretch = Stretch(self._wanted.pop(scope), self._store.revision)
+        stretch = Stretch(self._wanted.pop(scope), self._store.compacted)
         return CatchUp(self._resource, stretch, self._bytes_max)
 
     def finish(self, scope: WatchScope, catch_up: CatchUp) -> None:

@@ -64,6 +64,13 @@ FILES: dict[str, tuple[str, *tuple[tuple[str, ...], ...]]] = {
         ),
         ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
     ),
+    "relay.yaml": (
+        (
+            "A relay, two replicas.  Its certificate is in the Secret sliceplane-relay: "
+            "docs/deploy.md."
+        ),
+        ("--set=controllers.enabled=false", "--set=relay.enabled=true"),
+    ),
     "reader.yaml": (
         "The rights that the commands which only read need, as a ClusterRole to bind.",
         ("--set=controllers.enabled=false", "--set=reader.enabled=true"),

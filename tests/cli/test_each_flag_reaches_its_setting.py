@@ -277,6 +277,13 @@ def _xds() -> Iterator[Case]:
     line = "relay --tls-cert-file {folder}/file --tls-private-key-file {folder}/file"
     relay = "sliceplane.cli.run.relay._serve"
     yield Case(f"{line} --trust-nodes", relay, lambda g: g.arguments[1].trust_nodes, True)
+    yield Case(f"{line} --zone eu-1", relay, lambda g: g.arguments[1].zone, "eu-1")
+    yield Case(
+        f"{line} --upstream {{folder}}/kubeconfig --upstream {{folder}}/kubeconfig",
+        relay,
+        lambda g: len(g.arguments[2]),
+        1,
+    )
     yield Case(
         f"{line} --resources pods,nodes",
         relay,

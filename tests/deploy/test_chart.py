@@ -99,6 +99,18 @@ VALUES = {
         "--set=xds.extraArgs={--leds-from=0}",
         "--set=xds.tls.clientCA=/etc/sliceplane/tls/ca.crt",
     ),
+    "relay": ("--set=controllers.enabled=false", "--set=relay.enabled=true"),
+    "relays of zones": (
+        "--set=controllers.enabled=false",
+        "--set=relay.enabled=true",
+        "--set=relay.zones={eu-1,eu-2}",
+        "--set=relay.subset=true",
+        "--set=relay.trustNodes=true",
+        "--set=relay.resourcesServed={endpointslices}",
+        "--set=relay.tls.clientCA=/etc/sliceplane/tls/ca.crt",
+        "--set=relay.service.type=LoadBalancer",
+        "--set=relay.extraArgs={--history-keep=10m}",
+    ),
     "lease policies": (
         *PROXY,
         "--set=controllers.mode=work",
@@ -195,6 +207,18 @@ def test_selectors_find_their_pods_and_no_others() -> None:
         assert chosen == {"controllers": {"Deployment"}, "proxy": {"DaemonSet"}}[component], each[
             "metadata"
         ]["name"]
+
+
+def test_each_zone_has_a_relay_on_its_nodes() -> None:
+    found = documents(rendered(*VALUES["relays of zones"]))
+    pods = [each["spec"]["template"] for each in found if each["kind"] == "Deployment"]
+    services = [each["spec"]["selector"] for each in found if each["kind"] == "Service"]
+    assert len(pods) == len(services) == 2
+    for zone, pod, selector in zip(("eu-1", "eu-2"), pods, services, strict=True):
+        assert pod["spec"]["nodeSelector"]["topology.kubernetes.io/zone"] == zone
+        assert f"--zone={zone}" in pod["spec"]["containers"][0]["args"]
+        chosen = [selector.items() <= each["metadata"]["labels"].items() for each in pods]
+        assert chosen == [each is pod for each in pods]
 
 
 def _selector(document: dict[str, Any]) -> dict[str, str] | None:

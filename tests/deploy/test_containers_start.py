@@ -43,6 +43,7 @@ SAME_AS = {
     "proxy.yaml": "proxy alone",
     "dns.yaml": "names",
     "xds.yaml": "xds",
+    "relay.yaml": "relay",
 }
 CASES: dict[str, tuple[str, ...]] = {
     name: flags for name, flags in VALUES.items() if name not in SAME_AS
@@ -130,12 +131,15 @@ def started(
 
 #: prints a line for each URL as soon as it answers with 200, or for the first that does not in time
 FETCH = """
-import json, sys, time, urllib.error, urllib.request
+import json, ssl, sys, time, urllib.error, urllib.request
+unverified = ssl._create_unverified_context()  # as kubelets probe
 end = time.monotonic() + float(sys.argv[1])
 for url in sys.argv[2:]:
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=60) as answer: told = (answer.status, answer.read().decode())
+            context = unverified if url.startswith("https") else None
+            with urllib.request.urlopen(url, timeout=60, context=context) as answer:
+                told = (answer.status, answer.read().decode())
         except urllib.error.HTTPError as error: told = (error.code, error.read().decode())
         except OSError as error: told = (0, str(error))
         if told[0] == 200 or time.monotonic() > end: break
@@ -145,12 +149,14 @@ for url in sys.argv[2:]:
 """
 
 
-def fetch(node: Host, places: list[tuple[int, str]], wait_s: float) -> list[tuple[int, str]]:
+def fetch(
+    node: Host, places: list[tuple[int, str]], wait_s: float, scheme: str
+) -> list[tuple[int, str]]:
     """Of loopback in the node's namespace, one after the other, each asked until it answers with
     200; what comes after one that does not is not asked. The code 0: nothing listens there. (A
     process takes longer to start than to ask.)
     """
-    urls = [f"http://127.0.0.1:{port}{path}" for port, path in places]
+    urls = [f"{scheme}://127.0.0.1:{port}{path}" for port, path in places]
     command = node.place.command(sys.executable, "-I", "-c", FETCH, str(wait_s), *urls)
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=wait_s + 60)
     return [(code, text) for code, text in map(json.loads, done.stdout.splitlines())]
@@ -242,7 +248,8 @@ def test_every_container_starts_and_is_scraped(
         with started(node, container, kubeconfig, log) as process:
             probes = [probed(container, kind) for kind in PROBES]
             pages = monitored(found, pod)
-            answers = fetch(node, probes + pages, READY_S)
+            scheme = container["livenessProbe"]["httpGet"].get("scheme", "HTTP").lower()
+            answers = fetch(node, probes + pages, READY_S, scheme)
             codes = [code for code, _ in answers]
             assert codes == [200] * len(probes + pages), (
                 f"{probes + pages}: {answers[-1]}\n{log.read_text()}"

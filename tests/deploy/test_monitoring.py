@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.running import ROOT, kubectl, spawn, stop
+from tests.e2e.running import ROOT, Plane, kubectl, spawn, stop
 from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Host, Net
 
@@ -170,10 +170,28 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
             assert child.stdout.readline().startswith("ready ")
             pages[program] = node.exec(["curl", "-sS", f"http://127.0.0.1:{port}/metrics"]).stdout
         pages["observer"] = pages.pop("observe")
+        pages["relay"] = _relay_page(node, plane)
         return {program: _names(text) for program, text in pages.items()}
     finally:
         node.close()
         stop(plane)
+
+
+def _relay_page(node: Host, plane: Plane) -> str:
+    """The metrics of a relay with the certificates of *plane*."""
+    pki = Path(plane.kubeconfig).with_name("pki")
+    child = node.spawn(
+        [
+            *(sys.executable, "-m", "sliceplane", "relay", "--upstream", plane.kubeconfig),
+            *("--tls-cert-file", str(pki / "apiserver.crt")),
+            *("--tls-private-key-file", str(pki / "apiserver.key")),
+            *("--client-ca-file", str(pki / "ca.crt")),
+        ]
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().startswith("ready ")
+    shown = ("get", "--raw", "/metrics", "--server=https://127.0.0.1:6444")
+    return kubectl(plane, *shown)
 
 
 def _names(text: str) -> set[str]:
@@ -218,6 +236,7 @@ _API = 'job="sliceplane-apiserver",instance="a"'
 _PROXY = 'job="sliceplane-proxy",instance="n1"'
 _OBSERVER = 'job="sliceplane-observer",instance="n2"'
 _CONTROLLERS = 'job="sliceplane-controllers",instance="c"'
+_RELAY = 'job="sliceplane-relay",instance="r",resource="nodes"'
 _QUEUE = 'job="sliceplane-controllers",instance="c",name="endpoint"'
 _PROGRAMMED = (
     f'kubeproxy_network_programming_duration_seconds_bucket{{{_PROXY},ip_family="IPv4",le='
@@ -324,6 +343,8 @@ PLANTED: dict[str, dict[str, str]] = {
         f'sliceplane_observer_source{{{_OBSERVER},rules="none"}}': "1x29 _x60",
         f'sliceplane_observer_source{{{_OBSERVER},rules="nftables"}}': "_x29 1x60",
     },
+    "SliceplaneRelaySilent": {f"sliceplane_relay_silence_seconds{{{_RELAY}}}": "300x29 5x60"},
+    "SliceplaneRelayResets": {f"sliceplane_relay_resets_total{{{_RELAY}}}": "0+1x29 29x60"},
 }
 FIRES_AT, CLEAR_AT = "28m", "58m"
 

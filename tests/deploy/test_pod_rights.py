@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(900)
 EVERYTHING = (
     "--set=dns.enabled=true",
     "--set=xds.enabled=true",
+    "--set=relay.enabled=true",
     "--set=controllers.mode=work",
     "--set=proxy.enabled=true",
     "--set=proxy.apiServer.host=192.0.2.1",
@@ -63,6 +64,13 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
         ("*", "tokenreviews.authentication.k8s.io", ""): "create",
         ("*", "subjectaccessreviews.authorization.k8s.io", ""): "create",
         ("kube-node-lease", LEASES, ""): "create delete patch",
+    },
+    "relay": {
+        ("*", "services", ""): READ,
+        ("*", "nodes", ""): READ,
+        ("*", SLICES, ""): READ,
+        ("*", "tokenreviews.authentication.k8s.io", ""): "create",
+        ("*", "subjectaccessreviews.authorization.k8s.io", ""): "create",
     },
     "proxy": EVENTS
     | {
@@ -158,7 +166,10 @@ def test_every_account_has_a_table_and_no_binding_has_other_subjects(
             assert {subject["kind"] for subject in binding["subjects"]} == {"ServiceAccount"}
 
 
-@pytest.mark.parametrize("component", RIGHTS)
+@pytest.mark.parametrize(
+    "component",
+    [name for name, own in RIGHTS.items() if any(resource == LEASES for _, resource, _ in own)],
+)
 def test_who_may_write_leases_is_held_to_its_own(
     chart: list[dict[str, Any]], component: str
 ) -> None:
@@ -232,6 +243,6 @@ def test_a_container_has_no_more_than_it_needs(chart: list[dict[str, Any]], comp
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
     assert [volume["name"] for volume in pod.get("volumes", ())] == (
-        ["tls"] if component == "xds" else []
+        ["tls"] if component in ("xds", "relay") else []
     )
     assert container["resources"]["limits"]["memory"]

@@ -8,8 +8,11 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -275,6 +278,33 @@ def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
     assert refused == []
     assert rights <= granted(*values)
     assert granted(*values) <= rights | SELDOM | LEASE_RIGHTS
+
+
+def test_a_relay_needs_what_it_is_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.enabled=false", "--set=relay.enabled=true")
+    with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
+        kubeconfig, user = installed(plane, tmp_path, "relay", *values)
+        pki = Path(plane.kubeconfig).parent / "pki"
+        tls = (
+            f"--tls-cert-file={pki / 'apiserver.crt'}",
+            f"--tls-private-key-file={pki / 'apiserver.key'}",
+        )
+        kubectl(plane, "create", "serviceaccount", "caller", "-n", "default")
+        token = kubectl(plane, "create", "token", "caller", "-n", "default").strip()
+        flags = (f"--upstream={kubeconfig}", "--listen=127.0.0.1:0", *tls)
+        with running("relay", *flags) as address:
+            request = urllib.request.Request(
+                f"https://localhost:{address.rpartition(':')[2]}/api/v1/nodes",
+                headers={"authorization": f"Bearer {token}"},
+            )
+            trusted = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(request, context=trusted, timeout=60)
+            until(lambda: granted(*values) <= asked(audit, user)[0])
+    rights, refused = asked(audit, user)
+    assert refused == []
+    assert rights == granted(*values)
 
 
 @pytest.mark.kernel

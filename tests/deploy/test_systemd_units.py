@@ -30,6 +30,7 @@ EXPOSURE_MAX = {
     "sliceplane-controllers": 1.6,
     "sliceplane-observer": 2.0,
     "sliceplane-proxy": 3.5,
+    "sliceplane-relay": 1.6,
 }
 START_S = 120.0
 
@@ -92,7 +93,8 @@ def test_capabilities_are_those_that_are_needed() -> None:
     bounds = {path.stem: unit(path)["Service"]["CapabilityBoundingSet"] for path in UNITS}
     for reading_rules in ("sliceplane-proxy", "sliceplane-observer"):
         assert bounds.pop(reading_rules) == "CAP_NET_ADMIN CAP_NET_RAW"
-    assert bounds == dict.fromkeys(("sliceplane", "sliceplane-agent", "sliceplane-controllers"), "")
+    others = ("sliceplane", "sliceplane-agent", "sliceplane-controllers", "sliceplane-relay")
+    assert bounds == dict.fromkeys(others, "")
 
 
 @pytest.fixture
@@ -168,6 +170,22 @@ def test_controllers_say_when_they_lead(
     process = started(path, tmp_path, **{listen: "127.0.0.1:0"})  # that port may be in use here
     try:
         assert manager.recv(4096) == b"READY=1\nSTATUS=leading"
+        _ends_well(process, manager)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_relay_says_when_it_has_listed(
+    plane: Plane, manager: socket.socket, tmp_path: Path
+) -> None:
+    pki = Path(plane.kubeconfig).with_name("pki")
+    for ending in ("crt", "key"):
+        (tmp_path / f"relay.{ending}").write_bytes((pki / f"apiserver.{ending}").read_bytes())
+    path = UNITS_BY_NAME["sliceplane-relay"]
+    process = started(path, tmp_path, SLICEPLANE_RELAY_LISTEN="127.0.0.1:0")
+    try:
+        assert re.fullmatch(rb"READY=1\nSTATUS=127\.0\.0\.1:\d+", manager.recv(4096))
         _ends_well(process, manager)
     finally:
         process.kill()

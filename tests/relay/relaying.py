@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from tests.server.serving import Server
 
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.relay.io.relay import Relay, RelayConfig
+from sliceplane.relay.parts import part_of
 from sliceplane.watch.io.connection import Connection
 from sliceplane.watch.io.kubeconfig import from_file
 
@@ -33,7 +34,7 @@ class RelayServer(Server):
         self.loop = loop
 
     def mirror(self, resource: Any) -> Any:
-        return self.relay.parents[resource].mirror
+        return part_of(self.relay.parents, resource, "").mirror
 
 
 def kubeconfig(folder: Path, url: str, authority: Path, token: str) -> Path:
@@ -54,7 +55,12 @@ current-context: it
 
 @contextmanager
 def relaying(
-    parent: Server, *, connection: Connection | None = None, ready: bool = True, **config: Any
+    parent: Server,
+    *,
+    connection: Connection | None = None,
+    siblings: Sequence[Connection] = (),
+    ready: bool = True,
+    **config: Any,
 ) -> Iterator[RelayServer]:
     """A relay in front of *parent*, with the certificates of *parent*'s server."""
     pki = parent.plane.pki
@@ -73,7 +79,7 @@ def relaying(
     async def run() -> None:
         way = connection if connection is not None else from_file(parent.plane.kubeconfig)
         try:
-            async with Relay(way, configured) as relay:
+            async with Relay(way, configured, siblings) as relay:
                 if ready:
                     await relay.wait_ready()
                 started.append(relay)

@@ -10,7 +10,8 @@ from tests.relay.test_mirror_streams import PLAIN, MirrorDriver, wire
 
 from sliceplane.api import codec
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Services
-from sliceplane.relay.mirror import ResourceMirror, mirrored
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.relay.records import mirrored
 from sliceplane.server.store.watcher import Interest, Watcher
 
 #: longer than two idle limits and the longest back-off together

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import event as count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.effort import machine
@@ -18,8 +19,10 @@ from tests.watch.informer.conftest import Driver
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
+from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest, Watcher
@@ -28,6 +31,8 @@ from sliceplane.watch.reflector import Reflector
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 #: longer than two idle limits and the longest back-off together
 QUIET_S = 400.0
+#: how a catch-up of the parent goes
+ENDS = ["well", "well", "piecewise", "garbage", "repeats"]
 
 
 class _Plain:
@@ -80,13 +85,17 @@ class Child:
         self.listing = True
         self.watcher: Watcher | None = None
 
-    def subscribe(self, mirror: ResourceMirror) -> None:
-        interest = Interest(
+    @property
+    def interest(self) -> Interest:
+        return Interest(
             resource=ConfigMaps.storage_key,
             encoder=PLAIN,
             matches=is_red if self.selects else None,
-            selector="red" if self.selects else "",
+            selector="colour=red\n" if self.selects else "",
         )
+
+    def subscribe(self, mirror: ResourceMirror) -> None:
+        interest = self.interest
         if self.version > mirror.store.revision:
             self.start_over()  # as the server refuses versions of no history of its own
         if self.version:
@@ -168,6 +177,7 @@ class Oracle:
 class MirrorOfServer(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 1 << 32))
     def begin(self, seed: int) -> None:
+        self.seed = seed
         self.api = FakeApi()
         self.oracle = Oracle(self.api)
         self.driver = MirrorDriver(self.api, seed)
@@ -226,6 +236,45 @@ class MirrorOfServer(RuleBasedStateMachine):
             child.state = self.oracle.state_at(child.version, selects=child.selects)
             child.listing = False
 
+    @rule(number=st.integers(0, 2), back=st.integers(0, 12), ends=st.sampled_from(ENDS))
+    def comes_from_before(self, number: int, back: int, ends: str) -> None:
+        """A child resumes, maybe from before the history, after the parent was asked for that."""
+        child = self.children[number]
+        if child.watcher is not None or not self.mirror.filled:
+            return
+        self.comes_from_elsewhere(number, back)
+        scope = WatchScope(selector="colour=red\n" if child.selects else "")
+        earlier = self.mirror.earlier
+        asked = earlier.lacks(scope, child.version)
+        if asked:
+            earlier.want(scope, child.version)
+            earlier.finish(scope, self.catch_up(scope, ends))
+        fetched = asked and earlier.find(child.interest, child.version) is not None
+        child.subscribe(self.mirror)
+        assert child.watcher is not None
+        count(f"catch-up {ends}: {asked=} {fetched=}")
+        if fetched:
+            assert child.watcher.error is None
+
+    def catch_up(self, scope: WatchScope, ends: str) -> CatchUp:
+        """Feeds what the parent sends, in one watch or in several."""
+        run = self.mirror.earlier.begin(scope)
+        for _ in range(30):
+            selection = Selection(ConfigMaps, label_selector=scope.selector.strip())
+            at = self.driver.now
+            stream = self.api.watch(selection, str(run.version), now=at, timeout_s=3.0)
+            messages = stream.pull(at)
+            if ends == "repeats":
+                stream.repeat()
+            messages += stream.pull(at + 1.5)
+            if ends == "piecewise":
+                messages = messages[:1]
+            for kind, body in messages:
+                run.on_message(kind, body[:-3] if ends == "garbage" else body)
+                if run.is_over:
+                    return run
+        return run
+
     @rule()
     def progress(self) -> None:
         """Another watch of the parent saw the same events, and a bookmark."""
@@ -247,6 +296,15 @@ class MirrorOfServer(RuleBasedStateMachine):
     @rule()
     def cut(self) -> None:
         self.api.cut_all(None)
+
+    @rule()
+    def restart_relay(self) -> None:
+        """A relay that is killed remembers nothing; its children do."""
+        for number in range(3):
+            self.break_off(number)
+        self.driver = MirrorDriver(self.api, self.seed, now=self.driver.now)
+        self.mirror = self.driver.mirror
+        self.driver.start()
 
     @rule()
     def forget(self) -> None:

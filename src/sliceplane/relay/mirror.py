@@ -16,6 +16,8 @@ those of our own server. It keeps these promises:
   an object was deleted. A child that received such a deletion, broke off and resumed at its version
   elsewhere would skip, or repeat, what lies around it.
 - **A parent that went back** (a restored backup) ends all watches with 410.
+
+A watch that resumes before the history begins with what ``earlier`` fetched of the parent.
 """
 
 from __future__ import annotations
@@ -23,13 +25,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import msgspec
-
 from sliceplane.api import codec
-from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
-from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.server.registry.documents import selectable, starts_as
+from sliceplane.relay.earlier import Earlier
+from sliceplane.relay.records import Mirrored, mirrored
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.shelf import (
@@ -38,54 +37,8 @@ from sliceplane.server.store.shelf import (
     HISTORY_KEEP_S,
     Retention,
 )
-from sliceplane.server.store.types import EventType, Key, Record, StoreEvent, restamp
+from sliceplane.server.store.types import EventType, Record, StoreEvent, restamp
 from sliceplane.watch.cache import Cache, Change, Mark, Undecodable
-
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class Mirrored(Object, frozen=True, kw_only=True):
-    """An object of the parent: its metadata, and the record that children are served from."""
-
-    record: Record
-
-
-def mirrored(resource: Resource, body: bytes) -> Mirrored:
-    """Decodes an object as the parent sent it.  Raises ``msgspec.DecodeError``."""
-    head = codec.decode(body, Object)
-    metadata = head.metadata
-    if head.kind not in ("", resource.kind):
-        raise msgspec.ValidationError(f"a {head.kind} among the {resource.plural}")
-    try:
-        revision = parse_uint64(metadata.resource_version)
-    except NotAnInteger as error:
-        raise msgspec.ValidationError(f"resourceVersion: {error}") from error
-    fields = selectable(resource, codec.decode_document(body)) if resource.selectable_fields else {}
-    record = Record(
-        key=Key(resource.storage_key, metadata.namespace, metadata.name),
-        revision=revision,
-        created=revision,
-        uid=metadata.uid,
-        body=body if starts_as(resource, body) else _with_head(resource, body),
-        labels=metadata.labels or {},
-        fields=fields,
-        owners=tuple(owner.uid for owner in metadata.owner_references or ()),
-    )
-    return Mirrored(
-        kind=resource.kind, api_version=resource.api_version, metadata=metadata, record=record
-    )
-
-
-def _with_head(resource: Resource, body: bytes) -> bytes:
-    """Returns *body*, an item of a list, as a watch sends it: kind and apiVersion come first."""
-    members = _members.decode(body)
-    rest = [
-        b"%b:%b" % (codec.encode(name), bytes(value))
-        for name, value in members.items()
-        if name not in ("kind", "apiVersion")
-    ]
-    head = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
-    return head + b",".join(rest) + b"}"
 
 
 class ResourceMirror:
@@ -105,7 +58,9 @@ class ResourceMirror:
         self.resource = resource
         self.cache: Cache[Mirrored] = Cache(resource, Mirrored, decode=self._decode)
         self.store = Store()
-        self.hub = Hub(self.store, bookmark_period_s=None)
+        #: for watches that resume before the history
+        self.earlier = Earlier(resource, self.store)
+        self.hub = Hub(self.store, bookmark_period_s=None, earlier=self.earlier.find)
         #: the store has what a complete list had
         self.filled = False
         #: lists after a lost watch whose difference went to open watches, and others
@@ -235,6 +190,7 @@ class ResourceMirror:
         self._progress = (0, 0)
         self.store.replace(present, revision, revision)
         self._retention.on_replaced()
+        self.earlier.clear()
         self.hub.on_replaced()
 
     def check(self) -> None:

@@ -16,6 +16,8 @@ from sliceplane.cli.process import begin_service, print_listening, require, run,
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sliceplane.api.resource import Resource
     from sliceplane.relay.io.relay import RelayConfig
     from sliceplane.watch.io.connection import Connection
@@ -52,8 +54,21 @@ def _resources(text: str) -> tuple[Resource, ...]:
         ),
     ],
 )
-@option("--upstream", "Kubeconfig of the parent: an API server, or a relay.", type=FILE)
+@option(
+    "--upstream",
+    "Kubeconfig of the parent, an API server or a relay; given again: of another one like it, "
+    "which is followed when the parent is gone.",
+    (),
+    type=FILE,
+    multiple=True,
+)
 @string("--context", "NAME", "A context of it, not the current one.", None)
+@string(
+    "--zone",
+    "ZONE",
+    "Keep EndpointSlices for this zone, for a region and for all zones; questions for others, and "
+    "for all slices, are passed on.",
+)
 @option(
     "--listen",
     "Serve there, with TLS.",
@@ -84,7 +99,7 @@ def _resources(text: str) -> tuple[Resource, ...]:
     "5m",
 )
 @log_options
-def command(*, upstream: Path | None, context: str | None, logs: Logs, **flags: Any) -> None:
+def command(*, upstream: tuple[Path, ...], context: str | None, logs: Logs, **flags: Any) -> None:
     """Serve lists and watches of an API server to many clients, with one watch of each resource.
 
     Versions and objects are the parent's. What is not in memory is passed on with the client's own
@@ -98,7 +113,8 @@ def command(*, upstream: Path | None, context: str | None, logs: Logs, **flags: 
     require("structlog", "prometheus_client", "uvicorn", "httptools")
     logs.begin()
     try:
-        run(_serve(connect(upstream, context), _config(flags)))
+        first, *others = [connect(path, context) for path in upstream or (None,)]
+        run(_serve(first, _config(flags), others))
     except (KubeconfigError, StartError) as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
@@ -117,15 +133,18 @@ def _config(flags: dict[str, Any]) -> RelayConfig:
         resources=flags["resources"],
         trust_nodes=flags["trust_nodes"],
         history_keep_s=flags["history_keep"],
+        zone=flags["zone"],
     )
 
 
-async def _serve(connection: Connection, config: RelayConfig) -> None:
+async def _serve(
+    connection: Connection, config: RelayConfig, siblings: Sequence[Connection]
+) -> None:
     """Until a signal.  Raises ``StartError``."""
     from sliceplane.relay.io.relay import Relay
 
     stop = begin_service()
-    async with Relay(connection, config) as relay:
+    async with Relay(connection, config, siblings) as relay:
 
         async def report() -> None:
             await relay.wait_ready()

@@ -14,6 +14,7 @@ from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import SubjectAccessReviews, TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
 from sliceplane.kit.metrics import Metrics
+from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.reviews import (
     VERDICT_S,
     Verdicts,
@@ -28,7 +29,6 @@ from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.types import Attributes, Decision
 from sliceplane.server.store.watcher import Watcher
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http.client import HttpClient
 
 V = TypeVar("V")
 
@@ -47,7 +47,7 @@ class Reviewer(Generic[V]):
 
     def __init__(
         self,
-        client: HttpClient,
+        client: ParentClient,
         resource: Resource,
         read: Callable[[bytes], V],
         room: asyncio.Semaphore,
@@ -103,7 +103,7 @@ class Children:
 
     def __init__(
         self,
-        client: HttpClient,
+        client: ParentClient,
         clock: Callable[[], float],
         trusted: frozenset[str] = frozenset(),
     ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.api.resource import Resource
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import BY_PATH
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
@@ -19,6 +19,8 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
 from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.io.upstream import Passages
+from sliceplane.relay.parts import part_of
 from sliceplane.server.io.requests.auth import ANONYMOUS
 from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.render import status_response
@@ -62,9 +64,9 @@ class RelayFront:
     def __init__(
         self,
         server: App,
-        parents: Mapping[Resource, Parent],
+        parents: Mapping[Selection, Parent],
         children: Children,
-        passage: Passage,
+        passage: Passage | Passages,
         *,
         name: str,
         clock: Callable[[], float],
@@ -173,8 +175,10 @@ class RelayFront:
     def _read_of(self, request: Request, path: ResourcePath) -> Read | None:
         """Returns the read that a request is; ``None``: memory cannot serve it."""
         resource = BY_PATH.get((path.group, path.version, path.plural))
-        parent = None if resource is None else self._parents.get(resource)
-        if parent is None or request.method != "GET":
+        if resource is None or request.method != "GET":
+            return None
+        parent = part_of(self._parents, resource, request.query.first("labelSelector"))
+        if parent is None:
             return None
         if path.subresource or path.overlong or path.legacy_watch:
             return None

@@ -18,13 +18,14 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, revision_of
 from sliceplane.api.requests import Selection
-from sliceplane.api.resource import Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.mirror import Mirrored, ResourceMirror
+from sliceplane.relay.earlier import CatchUp, WatchScope
+from sliceplane.relay.io.upstream import ParentClient
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.relay.records import Mirrored
 from sliceplane.server.io.requests.timers import Horizon
-from sliceplane.watch.actions import bookmark_version
+from sliceplane.watch.actions import bookmark_version, is_overload
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.reflect import RunningInformer
 
 #: how long a consistent read waits for the parent's current version
@@ -33,6 +34,11 @@ CURRENT_S_MAX: Final = 3.0
 PROGRESS_AFTER_S: Final = 0.1
 #: servers send the last bookmark of a watch two seconds before its end
 PROGRESS_WATCH_S: Final = 3
+#: how long a watch waits for events from before the history, and catch-ups at a time
+CATCH_UP_S_MAX: Final = 10.0
+CATCH_UPS_MAX: Final = 4
+FETCH_S_MAX: Final = 8.0
+FETCH_PAUSE_S: Final = 0.2
 FILLED_CHECK_S: Final = 0.05
 #: two bookmarks: a parent that is silent for longer may be lost
 SILENT_S: Final = 120.0
@@ -43,16 +49,18 @@ class Parent:
 
     def __init__(
         self,
-        client: HttpClient,
-        resource: Resource,
+        client: ParentClient,
+        selection: Selection,
         mirror: ResourceMirror,
         *,
         clock: Callable[[], float],
         rng: Rng,
     ) -> None:
         self.mirror = mirror
+        #: the parent's parents lead back here, as a sentence
+        self.loop = ""
         self._client = client
-        self._selection = Selection(resource)
+        self._selection = selection
         self._horizon = Horizon(mirror.store)
         self.informer: RunningInformer[Mirrored] = RunningInformer(
             client, self._selection, clock=clock, rng=rng, cache=mirror.cache
@@ -61,6 +69,8 @@ class Parent:
         self._next_version: asyncio.Task[int] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._progress: asyncio.Task[None] | None = None
+        self._catch_ups: dict[WatchScope, asyncio.Task[None]] = {}
+        self._catch_up_slots = asyncio.Semaphore(CATCH_UPS_MAX)
 
     @property
     def silence_s(self) -> float:
@@ -70,6 +80,8 @@ class Parent:
     @property
     def trouble(self) -> str:
         """Why reads from memory may be too old; "" if they are not."""
+        if self.loop:
+            return self.loop
         if not self.mirror.filled:
             return self.informer.lost or "nothing was listed yet"
         if self.silence_s > SILENT_S:
@@ -81,7 +93,7 @@ class Parent:
         try:
             await self.informer.run()
         finally:
-            for task in (self._next_version, self._progress):
+            for task in (self._next_version, self._progress, *self._catch_ups.values()):
                 if task is not None:
                     task.cancel()
 
@@ -105,6 +117,56 @@ class Parent:
         except (StatusError, Unreachable, TimeoutError):
             return False
         return True
+
+    async def catch_up(self, scope: WatchScope, since: int) -> None:
+        """Fetches the events of *scope* from *since* to the mirror's history, once for all who
+        wait; if that is not possible, a watch from there is 410.
+        """
+        earlier = self.mirror.earlier
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S_MAX):
+                while earlier.lacks(scope, since):
+                    earlier.want(scope, since)
+                    task = self._catch_ups.get(scope)
+                    if task is None:
+                        task = asyncio.create_task(self._fetch(scope))
+                        self._catch_ups[scope] = task
+                        task.add_done_callback(lambda _: self._catch_ups.pop(scope))
+                        task.add_done_callback(_forget)
+                    await asyncio.shield(task)
+
+    async def _fetch(self, scope: WatchScope) -> None:
+        """The catch-up of all who want one of *scope* now."""
+        labels, _, fields = scope.selector.partition("\n")
+        labels = ",".join(filter(None, (self._selection.label_selector, labels)))
+        selection = Selection(self._selection.resource, scope.namespace, labels, fields)
+        async with self._catch_up_slots:
+            run = self.mirror.earlier.begin(scope)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FETCH_S_MAX):
+                    with suppress(StatusError, Unreachable):
+                        await self._current_version()  # the next bookmark is that new
+                    while not run.is_over:
+                        await self._feed(selection, run)
+            self.mirror.earlier.finish(scope, run)
+
+    async def _feed(self, selection: Selection, run: CatchUp) -> None:
+        """One watch of the parent, until *run* is over or the watch."""
+        try:
+            async with self._client.watch(
+                selection, resource_version=str(run.version), timeout_s=PROGRESS_WATCH_S
+            ) as messages:
+                async for message in messages:
+                    run.on_message(message.type, message.body)
+                    if run.is_over:
+                        return
+                    await asyncio.sleep(0)  # there may be thousands
+        except StatusError as error:
+            if not is_overload(error):
+                run.fail()
+        except Unreachable:
+            pass
+        await asyncio.sleep(FETCH_PAUSE_S)
 
     async def _filled(self) -> None:
         """Returns after the first list."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.gates import NEWEST
+from sliceplane.api.requests import Selection
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
@@ -28,11 +29,15 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.metrics import Labels
 from sliceplane.kit.rng import Rng
+from sliceplane.relay.earlier import WatchScope
 from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.io.upstream import ParentClient, Passages
 from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.relay.parts import name_of, part_of, parts_of
+from sliceplane.relay.siblings import Siblings
 from sliceplane.server.io.connections.listener import Listener, bind
 from sliceplane.server.io.metrics import LoopSteps, ServerMetrics, WatchTraffic
 from sliceplane.server.io.nonresource.discovery import Discovery
@@ -40,6 +45,7 @@ from sliceplane.server.io.nonresource.pages import HealthChecks
 from sliceplane.server.io.offload.service import OffloadService
 from sliceplane.server.io.requests.app import ApiServer, Services
 from sliceplane.server.io.requests.limits import Limits
+from sliceplane.server.io.requests.params import watch_options
 from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.request import Request, Route, Send
 from sliceplane.server.io.requests.resources import ResourceHandlers
@@ -51,7 +57,6 @@ from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.shelf import HISTORY_BYTES_MAX, HISTORY_KEEP_S
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection
-from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.tls import stamp
 
@@ -61,7 +66,7 @@ Kind = Literal["counter", "gauge"]
 #: between two checks of the files of certificates, and of history whose time is over
 TICK_S: Final = 5.0
 #: between two questions for the parent's release, and after one that had no answer
-VERSION_S: Final = 600.0
+VERSION_S: Final = 60.0
 VERSION_RETRY_S: Final = 5.0
 STOP_GRACE_S: Final = 5.0
 
@@ -83,6 +88,8 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     history_keep_s: float = HISTORY_KEEP_S
     history_bytes_max: int = HISTORY_BYTES_MAX
     limits: Limits = msgspec.field(default_factory=Limits)
+    #: slices for other zones are not read; "": all are
+    zone: str = ""
 
 
 class FrontDurability:
@@ -98,29 +105,35 @@ class FrontDurability:
 
 
 class Served(NamedTuple):
-    """One resource as it is served."""
+    """One part of a resource as it is served."""
 
     parent: Parent
+    registry: Registry
     resources: ResourceHandlers
-    ticker: HubTicker
     watches: WatchHandler
 
 
-class ByResource:
-    """Answers each request with the handlers of its resource."""
+class ServedParts:
+    """Answers each request with the handlers of the part of its resource that the front chose."""
 
-    def __init__(self, served: Mapping[Resource, Served]) -> None:
+    def __init__(self, served: Mapping[Selection, Served]) -> None:
         self._served = served
+
+    def of(self, request: Request, route: Route) -> Served:
+        selector = request.query.first("labelSelector")
+        served = part_of(self._served, route.target.resource, selector)
+        assert served is not None, "the front passes on what no part has"
+        return served
 
     async def respond(self, request: Request, route: Route) -> Response:
-        return await self._served[route.target.resource].resources.respond(request, route)
+        return await self.of(request, route).resources.respond(request, route)
 
 
-class StreamsByResource:
-    """Opens each watch at the hub of its resource."""
+class PartStreams:
+    """Opens each watch at the hub of its part."""
 
-    def __init__(self, served: Mapping[Resource, Served]) -> None:
-        self._served = served
+    def __init__(self, parts: ServedParts) -> None:
+        self._parts = parts
 
     async def respond(
         self,
@@ -130,23 +143,34 @@ class StreamsByResource:
         on_head: Callable[[], str],
         traffic: WatchTraffic,
     ) -> None:
-        watches = self._served[route.target.resource].watches
-        await watches.respond(request, route, send, on_head, traffic)
+        served = self._parts.of(request, route)
+        target = replace(route.target, name="")
+        options = watch_options(request.query, name=route.target.name)
+        plan = served.registry.watch_plan(served.resources.context(request), target, options)
+        if plan.since is not None:
+            scope = WatchScope(plan.namespace, plan.name, plan.selector)
+            await served.parent.catch_up(scope, plan.since)
+        await served.watches.respond(request, route, send, on_head, traffic)
 
 
 class Relay:
     """Used as a context manager, in one loop."""
 
-    def __init__(self, connection: Connection, config: RelayConfig) -> None:
+    def __init__(
+        self, connection: Connection, config: RelayConfig, siblings: Sequence[Connection] = ()
+    ) -> None:
         """*connection*: to the parent, as a user that may list and watch the resources, and create
-        TokenReviews and SubjectAccessReviews.
+        TokenReviews and SubjectAccessReviews; *siblings*: to others like it.
         """
         self.config = config
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self.name = f"sliceplane-relay-{rng.uuid()}"
         self._rng = rng
         via = ("Via", f"1.1 {self.name}")
-        self._connection = replace(connection, headers=(*connection.headers, via))
+        self._connections = [
+            replace(each, headers=(*each.headers, via)) for each in (connection, *siblings)
+        ]
+        self.siblings = Siblings(len(self._connections), rng.fork())
         self.health = HealthChecks()
         self.metrics = ServerMetrics()
         self._cleanup = contextlib.AsyncExitStack()
@@ -155,7 +179,7 @@ class Relay:
         # Set by ``start``.
         self.url: str
         self.port: int
-        self.parents: dict[Resource, Parent]
+        self.parents: dict[Selection, Parent]
         self.front: RelayFront
         self.listener: Listener
 
@@ -192,7 +216,7 @@ class Relay:
         self.port = sock.getsockname()[1]
         address = f"{host}:{self.port}"
         self.url = f"https://{address}"
-        client = HttpClient(self._connection)
+        client = ParentClient(self._connections, self.siblings)
         self._cleanup.push_async_callback(client.close)
         self.front = self._application(client, address)
         self.listener = Listener(self.front, connections_max=config.limits.connections_max)
@@ -205,7 +229,7 @@ class Relay:
         self._spawn(self._tick(), "ticks")
         self._spawn(self._follow_release(client), "release of the parent")
 
-    def _application(self, client: HttpClient, address: str) -> RelayFront:
+    def _application(self, client: ParentClient, address: str) -> RelayFront:
         config = self.config
         clock = time.time
         steady = loop_clock(clock())
@@ -215,17 +239,20 @@ class Relay:
         offload = OffloadService()
         self._cleanup.push_async_callback(offload.close)
         served = {
-            resource: self._serve(resource, client, offload, watches, steady)
-            for resource in config.resources
+            part: self._serve(part, client, offload, watches, steady)
+            for part in parts_of(config.resources, config.zone)
         }
-        self.parents = {resource: one.parent for resource, one in served.items()}
-        passage = Passage(self._connection, self.name)
+        self.parents = {part: one.parent for part, one in served.items()}
+        parts = ServedParts(served)
+        passage = Passages(
+            [Passage(connection, self.name) for connection in self._connections], self.siblings
+        )
         self._cleanup.push_async_callback(passage.close)
         steps = LoopSteps(self.metrics)
         app = ApiServer(
             Services(
-                resources=ByResource(served),
-                watches=StreamsByResource(served),
+                resources=parts,
+                watches=PartStreams(parts),
                 discovery=Discovery(address, config.resources),
                 health=self.health,
                 metrics=self.metrics,
@@ -233,7 +260,7 @@ class Relay:
                 impersonate=_refuse_impersonation,
                 decide=children.known_decision,
                 limits=config.limits,
-                store=served[config.resources[0]].parent.mirror.store,
+                store=next(iter(served.values())).parent.mirror.store,
                 reports=ReportService(clock),
                 steps=steps,
                 clock=clock,
@@ -251,32 +278,33 @@ class Relay:
 
     def _serve(
         self,
-        resource: Resource,
-        client: HttpClient,
+        part: Selection,
+        client: ParentClient,
         offload: OffloadService,
         open_children: OpenChildren,
         steady: Callable[[], float],
     ) -> Served:
         config = self.config
         mirror = ResourceMirror(
-            resource, keep_s=config.history_keep_s, bytes_max=config.history_bytes_max
+            part.resource, keep_s=config.history_keep_s, bytes_max=config.history_bytes_max
         )
-        parent = Parent(client, resource, mirror, clock=steady, rng=self._rng.fork())
+        parent = Parent(client, part, mirror, clock=steady, rng=self._rng.fork())
         registry = Registry(mirror.store, rng=self._rng.fork())
         resources = ResourceHandlers(registry, mirror.store, FrontDurability(), time.time, offload)
         ticker = HubTicker(mirror.hub)
         self._cleanup.callback(ticker.close)
         watches = WatchHandler(resources, registry, ticker, open_children)
         self._cleanup.callback(watches.backlogs.close)
-        self._spawn(parent.run(), resource.key)
-        self.health.add_readiness(f"parent-{resource.plural}", lambda: parent.trouble)
-        return Served(parent, resources, ticker, watches)
+        name = f"{part.resource.plural} {part.label_selector}".rstrip()
+        self._spawn(parent.run(), name)
+        self.health.add_readiness(f"parent-{name}", lambda: parent.trouble)
+        return Served(parent, registry, resources, watches)
 
     def _declare_metrics(self) -> None:
         def declare(kind: Kind, name: str, text: str, value: Callable[[Parent], float]) -> None:
             def rows() -> Iterator[tuple[Labels, float]]:
-                for resource, parent in self.parents.items():
-                    yield (resource.key,), value(parent)
+                for part, parent in self.parents.items():
+                    yield (name_of(part),), value(parent)
 
             self.metrics.computed(kind, name, text, rows, "resource")
 
@@ -310,6 +338,24 @@ class Relay:
             "Times that all watches of children ended with 410.",
             lambda parent: parent.mirror.resets,
         )
+        self.metrics.computed(
+            "counter",
+            "sliceplane_relay_catch_ups_total",
+            "Fetches of events from before the history.",
+            lambda: [
+                ((name_of(part), result), count)
+                for part, parent in self.parents.items()
+                for result, count in parent.mirror.earlier.results
+            ],
+            "resource",
+            "result",
+        )
+        self.metrics.computed(
+            "counter",
+            "sliceplane_relay_moves_total",
+            "Times that another parent was followed.",
+            lambda: self.siblings.moves,
+        )
 
     def _end_watches(self) -> None:
         for parent in self.parents.values():
@@ -338,14 +384,24 @@ class Relay:
             stamps = changed
             _log.info("certificates were read again")
 
-    async def _follow_release(self, client: HttpClient) -> None:
-        """Learns whether the parent may have fields that our protobuf schemas lack."""
+    async def _follow_release(self, client: ParentClient) -> None:
+        """Learns whether the parent may have fields that our protobuf schemas lack; and, since each
+        relay on the way passes the request on, whether the way leads to a server.
+        """
         while True:
-            pause_s = VERSION_RETRY_S
-            with contextlib.suppress(StatusError, Unreachable, ValueError):
+            pause_s, loop = VERSION_RETRY_S, ""
+            try:
                 page = await client.page("/version", bytes_max=64 * 1024)
                 self.front.knows_protobuf = _release_of(page) <= NEWEST
                 pause_s = VERSION_S
+            except StatusError as error:
+                if error.code == 508:
+                    loop = error.message
+                    _log.error("parents of relays form a loop", problem=loop)
+            except (Unreachable, ValueError):
+                pass
+            for parent in self.parents.values():
+                parent.loop = loop
             await asyncio.sleep(pause_s)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.kit.metrics import Metrics
@@ -54,6 +55,8 @@ BACKLOG_PAGE = 500
 _SPREAD = 0.6180339887498949
 
 _Frames = dict[tuple[Encoder, EventType], Item]
+#: events of a watch after a revision from before the history, and the revision that they lead to
+EarlierEvents = Callable[[Interest, int], tuple[int, Iterator[Item | None]] | None]
 
 
 class Hub:
@@ -61,9 +64,17 @@ class Hub:
     rest by the server.
     """
 
-    def __init__(self, store: Store, bookmark_period_s: float | None = BOOKMARK_PERIOD_S) -> None:
-        """*bookmark_period_s* ``None``: the owner sends every bookmark (``send_bookmarks``)."""
+    def __init__(
+        self,
+        store: Store,
+        bookmark_period_s: float | None = BOOKMARK_PERIOD_S,
+        earlier: EarlierEvents = lambda *_: None,
+    ) -> None:
+        """*bookmark_period_s* ``None``: the owner sends every bookmark (``send_bookmarks``), but
+        for one after the history of each watch.
+        """
         self._store = store
+        self._earlier = earlier
         self._bookmark_period_s = bookmark_period_s
         #: newest published revision
         self.revision = store.revision
@@ -142,13 +153,20 @@ class Hub:
             ends_at=ends_at,
             after_close=self._forget,
         )
+        joins_at = start
+        before: Iterator[Item | None] = iter(())
         if start < self._store.compacted:
-            watcher.close(too_old(start, self._store.compacted))
-            return watcher
+            earlier = self._earlier(interest, start)
+            if earlier is None:
+                watcher.close(too_old(start, self._store.compacted))
+                return watcher
+            joins_at, before = earlier
         if initial:
             watcher.start(self._state(interest, self.revision, bookmarks))
         elif start < self.revision:
-            watcher.start(self._history(interest, start, self.revision))
+            history = self._history(interest, joins_at, self.revision)
+            last = self._end_of_history(interest, self.revision) if bookmarks else ()
+            watcher.start(chain(before, history, last))
         self._watchers[watcher.number] = (watcher, self._routes.join(watcher, self.revision))
         self._schedule(watcher, now, 0.5 + 0.5 * (watcher.number * _SPREAD % 1.0))
         return watcher
@@ -323,6 +341,11 @@ class Hub:
                 return
             revision = events[-1].revision
             yield None
+
+    def _end_of_history(self, interest: Interest, revision: int) -> Iterator[Item]:
+        """A bookmark where the owner may not send the next one for long."""
+        if self._bookmark_period_s is None:
+            yield Item("BOOKMARK", revision, interest.encoder.bookmark(revision, False))
 
     # Bookmarks
 

@@ -45,6 +45,7 @@ from sliceplane.consume.progress import (
     Scope,
     read_report,
 )
+from sliceplane.consume.relayed import relayed_by
 from sliceplane.consume.selections import (
     EVERY,
     NAMESPACE_SELECTION_PREFIX,
@@ -265,6 +266,8 @@ class Nodes:
         self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         #: open connections in Leases, which arrive in order
         self._flows: dict[str, dict[str, dict[str, int]]] = {}
+        #: seconds by which a report may be younger than a relay says
+        self._spread_s: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -284,6 +287,7 @@ class Nodes:
                 self._kinds,
                 self._clients,
                 self._flows,
+                self._spread_s,
             ):
                 kept.pop(lease, None)
             return
@@ -293,6 +297,7 @@ class Nodes:
         self._leases[lease] = new
         self._until[lease] = duration_s + (min(renewed, now) if before is None else now)
         self._kinds[lease] = "" if kind == COMPONENT else kind
+        self._spread_s[lease] = relayed_by(new).spread_s
         report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
         if report is not None:
             self._clients[lease] = _clients_of(report, new.metadata.namespace)
@@ -348,7 +353,8 @@ class Nodes:
             ConsumerState(
                 name,
                 self._applied_on(lease),
-                self._until[lease],
+                # The end that keeps the node required: as one of unknown state if it is Ready.
+                self._until[lease] + (0.0 if ready else self._spread_s[lease]),
                 ready,
                 lease in self._differs,
                 self._kinds[lease],

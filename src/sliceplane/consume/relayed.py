@@ -68,6 +68,8 @@ class NodeGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     packed: str = ""
     is_late: bool = False
+    #: the relay saw that the caches lost an event
+    has_lost_event: bool = False
     #: a Node of that name owns the Lease of each
     has_owner: bool = False
 
@@ -94,12 +96,14 @@ class NodeReport(NamedTuple):
 
 class Relayed(msgspec.Struct, frozen=True, array_like=True):
     """How a node's report came: the name of the relay's Lease, when the relay vouched that the node
-    is not late (0: it is), and the seconds by which the report may be younger than it says.
+    is not late (0: it is), the seconds by which the report may be younger than it says, and
+    ``NodeGroup.has_lost_event``.
     """
 
     lease: str = ""
     vouched: float = 0.0
     spread_s: float = 0.0
+    has_lost_event: bool = False
 
 
 _decoder = msgspec.json.Decoder(RelayedNodes)
@@ -149,12 +153,16 @@ def nodes_of(lease: Lease) -> list[NodeReport]:
 def _leases_of(lease: Lease, group: NodeGroup) -> Iterator[NodeReport]:
     written = time_or_zero(lease.spec.renew_time)
     revisions = [applied.revision for applied in group.report.endpointslices.values()]
+    relayed = Relayed(
+        lease.metadata.name,
+        0.0 if group.is_late else written,
+        group.spread_s,
+        group.has_lost_event,
+    )
     annotations = {
         ANNOTATION_PROGRESS: encode(group.report).decode(),
         ANNOTATION_REVISION: str(min(revisions, default=0)),
-        ANNOTATION_RELAYED: encode(
-            Relayed(lease.metadata.name, 0.0 if group.is_late else written, group.spread_s)
-        ).decode(),
+        ANNOTATION_RELAYED: encode(relayed).decode(),
     }
     labels = {LABEL_COMPONENT: COMPONENT}
     heard = format_micro_time(group.heard)

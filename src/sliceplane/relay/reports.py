@@ -10,8 +10,8 @@ nodes may so be told of by few words; those that differ are named with their own
     problems    of its kernel's rules
 
 **More than ``EXCEPTIONS_MAX`` of them** are folded into groups that claim less: no revision for
-nodes that differ or are late, no answer to a drain's request for open connections, a sentence for
-problems. So what a reader concludes is the same or later, and never earlier.
+nodes that are late, no answer to a drain's request for open connections, a sentence for problems.
+So what a reader concludes is the same or later, and never earlier.
 
 **Digests.**  The relay compares each report's digest with its own copy at that revision. A group
 has the digest of that copy at the group's revision, so readers compare the relay's copy, and with
@@ -32,8 +32,8 @@ from msgspec.structs import replace
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.consume.drain.barrier import FORGET_S
 from sliceplane.consume.node_caches import NodeCaches
 from sliceplane.consume.progress import (
@@ -130,6 +130,10 @@ class NodeReports:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def has(self, lease: str) -> bool:
+        """Returns True if the node of that *lease* is reported."""
+        return lease.removeprefix(LEASE_PREFIX) in self._entries
+
     # The relay's own copy
 
     def on_change(self, change: Change[Mirrored], now: float) -> None:
@@ -201,7 +205,7 @@ class NodeReports:
 
     # The Lease
 
-    def take_lease(self, now: float) -> bytes | None:
+    def take_lease(self, now: float) -> Document | None:
         """Returns the Lease to write now, both a document to create and a merge patch; ``None``:
         none is due.
         """
@@ -222,7 +226,7 @@ class NodeReports:
             ANNOTATION_NODES: encode(relayed).decode(),
             ANNOTATION_REVISION: str(min(revisions, default=0)),
         }
-        metadata = {
+        metadata: Document = {
             "name": self.lease,
             "namespace": LEASE_NAMESPACE,
             "labels": {LABEL_COMPONENT: RELAY},
@@ -233,8 +237,12 @@ class NodeReports:
             "leaseDurationSeconds": LEASE_DURATION_S,
             "renewTime": format_micro_time(now),
         }
-        document = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        return encode({**document, "metadata": metadata, "spec": spec})
+        return {
+            "apiVersion": Leases.api_version,
+            "kind": Leases.kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def on_failure(self) -> None:
         """Notes that the last Lease did not arrive."""
@@ -290,8 +298,14 @@ class NodeReports:
                 if count == EXCEPTIONS_MAX or size > EXCEPTIONS_BYTES_MAX:
                     return
                 count += 1
-                is_late = now - heard > REPORT_LATE_S
-                yield NodeGroup(report, heard, node=node, is_late=is_late, has_owner=has_owner)
+                yield NodeGroup(
+                    report,
+                    heard,
+                    node=node,
+                    is_late=now - heard > REPORT_LATE_S,
+                    has_lost_event=reason == "differs",
+                    has_owner=has_owner,
+                )
 
     def _key(self, node: str, reason: str) -> _GroupKey:
         report, _, has_owner = self._entries[node]
@@ -312,7 +326,7 @@ class NodeReports:
     def _group(self, key: _GroupKey, nodes: list[str]) -> NodeGroup:
         entries = [self._entries[node] for node in nodes]
         reports = [entry.report for entry in entries]
-        claims_nothing = key.reason in ("differs", "late", "old")
+        claims_nothing = key.reason in ("late", "old")
         least: dict[str, dict[str, AppliedRevision]] = {"endpointslices": {}, "services": {}}
         applied = [report.applied_by_scope() for report in reports]
         for scope in sorted(key.scopes):
@@ -336,7 +350,8 @@ class NodeReports:
             # A later end of a Lease is the safe one for nodes without a revision.
             spread_s=0.0 if claims_nothing else newest - oldest,
             packed=pack_names(nodes),
-            is_late=key.reason in ("late", "old"),
+            is_late=claims_nothing,
+            has_lost_event=key.reason == "differs",
             has_owner=key.has_owner,
         )
 

@@ -78,6 +78,12 @@ def _resources(text: str) -> tuple[Resource, ...]:
     "endpointslices,services,nodes",
     type=ParsedType("name,...", _resources),
 )
+@string(
+    "--aggregate-reports",
+    "NAME",
+    "Write nodes' progress Leases as one, of this name: unique, and the same after a restart.",
+    "",
+)
 @duration(
     "--history-keep",
     "How long old versions are kept for watches that resume; less under a storm of events.",
@@ -116,6 +122,7 @@ def _config(flags: dict[str, Any]) -> RelayConfig:
         client_ca_file=flags["client_ca_file"],
         resources=flags["resources"],
         trust_nodes=flags["trust_nodes"],
+        reports_name=flags["aggregate_reports"],
         history_keep_s=flags["history_keep"],
     )
 

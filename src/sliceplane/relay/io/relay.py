@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.gates import NEWEST
 from sliceplane.api.resource import Resource
-from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
 from sliceplane.api.users import User
 from sliceplane.kit.io.log import get_logger
@@ -32,6 +32,7 @@ from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.io.reports import NEEDED, ReportLeases
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.server.io.connections.listener import Listener, bind
 from sliceplane.server.io.metrics import LoopSteps, ServerMetrics, WatchTraffic
@@ -70,7 +71,7 @@ _log = get_logger("relay")
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """*trust_nodes*: nodes read without a question to the parent.  *history_bytes_max*: of each
-    resource.
+    resource.  *reports_name*: of the Lease that aggregates nodes' reports; "": none does.
     """
 
     bind_address: str
@@ -80,6 +81,7 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_ca_file: Path | None = None
     resources: tuple[Resource, ...] = (EndpointSlices, ServiceObjects, Nodes)
     trust_nodes: bool = False
+    reports_name: str = ""
     history_keep_s: float = HISTORY_KEEP_S
     history_bytes_max: int = HISTORY_BYTES_MAX
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -109,10 +111,13 @@ class Served(NamedTuple):
 class ByResource:
     """Answers each request with the handlers of its resource."""
 
-    def __init__(self, served: Mapping[Resource, Served]) -> None:
+    def __init__(self, served: Mapping[Resource, Served], reports: ReportLeases | None) -> None:
         self._served = served
+        self._reports = reports
 
     async def respond(self, request: Request, route: Route) -> Response:
+        if self._reports is not None and route.target.resource is Leases:
+            return await self._reports.respond(request, route)
         return await self._served[route.target.resource].resources.respond(request, route)
 
 
@@ -219,14 +224,16 @@ class Relay:
             for resource in config.resources
         }
         self.parents = {resource: one.parent for resource, one in served.items()}
+        reports = self._aggregate_reports(client, offload, steady)
+        offered = config.resources if reports is None else (*config.resources, Leases)
         passage = Passage(self._connection, self.name)
         self._cleanup.push_async_callback(passage.close)
         steps = LoopSteps(self.metrics)
         app = ApiServer(
             Services(
-                resources=ByResource(served),
+                resources=ByResource(served, reports),
                 watches=StreamsByResource(served),
-                discovery=Discovery(address, config.resources),
+                discovery=Discovery(address, offered),
                 health=self.health,
                 metrics=self.metrics,
                 find_user=children.known_user,
@@ -247,7 +254,24 @@ class Relay:
         )
         self._spawn(steps.heartbeat(), "heartbeat")
         self._spawn(watches.run(), "rights of children")
-        return RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
+        front = RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
+        front.reports = reports
+        return front
+
+    def _aggregate_reports(
+        self, client: HttpClient, offload: OffloadService, steady: Callable[[], float]
+    ) -> ReportLeases | None:
+        if not self.config.reports_name:
+            return None
+        rng = self._rng.fork()
+        reports = ReportLeases(self.config.reports_name, client, offload, steady, rng)
+        for resource in NEEDED:
+            if resource not in self.parents:
+                raise StartError(f"reports are compared with {resource.plural}: see --resources")
+            reports.follow(self.parents[resource])
+        self.metrics.include(reports.metrics.families)
+        self._spawn(reports.run(), "reports of nodes")
+        return reports
 
     def _serve(
         self,

@@ -144,9 +144,12 @@ class RelayFront:
             return SERVED
         if self.reports is not None and isinstance(receive, ReplayedBody):
             verb = verb_of(request.method, path, is_watch=False)
-            may = await self._may(request, request.attributes(verb, path))
-            kept = not may or await self.reports.keeps(request, path.name, receive)
-            return SERVED if kept else ""
+            if not await self._may(request, request.attributes(verb, path)):
+                return SERVED  # the server has the refusal
+            if verb in ("update", "patch") and not self.reports.has(path.name):
+                if not await self._may(request, request.attributes("create", path)):
+                    return ""
+            return SERVED if await self.reports.keeps(request, path.name, receive) else ""
         read = self._read_of(request, path)
         if read is None:
             return ""

@@ -190,6 +190,9 @@ class ReportLeases:
             and not request.headers_of(b"impersonate-")
         )
 
+    def has(self, name: str) -> bool:
+        return name in self._kept
+
     async def keeps(self, request: Request, name: str, receive: ReplayedBody) -> bool:
         """Returns True if the request is served here.  Raises ``OverCapacity``."""
         is_kept = name in self._kept
@@ -213,7 +216,8 @@ class ReportLeases:
         return False
 
     async def respond(self, request: Request, route: Route) -> Response:
-        """Raises ``StatusError``."""
+        """Raises ``StatusError``.  The parent has authorized the request."""
+        request.user = _WRITER
         response = await self._handlers.respond(request, route)
         if route.verb != "get":
             self._note(route.target.name, request.client_address)

@@ -277,6 +277,8 @@ def _xds() -> Iterator[Case]:
     line = "relay --tls-cert-file {folder}/file --tls-private-key-file {folder}/file"
     relay = "sliceplane.cli.run.relay._serve"
     yield Case(f"{line} --trust-nodes", relay, lambda g: g.arguments[1].trust_nodes, True)
+    name = f"{line} --aggregate-reports a"
+    yield Case(name, relay, lambda g: g.arguments[1].reports_name, "a")
     yield Case(
         f"{line} --resources pods,nodes",
         relay,

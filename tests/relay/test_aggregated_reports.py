@@ -19,7 +19,6 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.consume.drain.barrier import Proof, compare
 from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.progress import Progress, ProgressReport
-from sliceplane.consume.relayed import flatten, nodes_of
 from sliceplane.relay.reports import NodeReports
 from sliceplane.watch.cache import Change, Mark
 

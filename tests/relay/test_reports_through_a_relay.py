@@ -132,9 +132,7 @@ async def story(
             )
             authority = plane._plane.pki.ca_file
             below = kubeconfig(tmp_path, relay.relay.url, authority, token)
-            parent = SimpleNamespace(
-                plane=SimpleNamespace(pki=plane._plane.pki, kubeconfig=below)
-            )
+            parent = SimpleNamespace(plane=SimpleNamespace(pki=plane._plane.pki, kubeconfig=below))
         told = Story(plane, client, below)
         try:
             for name in NODES:
@@ -274,9 +272,7 @@ async def test_who_may_not_write_a_lease_is_refused_and_demand_is_passed_on(
         )
         token = await request_token(told.client, "default", "stranger", 3600)
         url = told.below.name.rpartition("-")[2]
-        stranger = kubeconfig(
-            tmp_path, f"https://127.0.0.1:{url}", plane._plane.pki.ca_file, token
-        )
+        stranger = kubeconfig(tmp_path, f"https://127.0.0.1:{url}", plane._plane.pki.ca_file, token)
         async with connect(stranger) as client:
             with pytest.raises(Exception, match="cannot patch|cannot get"):
                 await client.get(Leases, "kube-node-lease", "sliceplane-proxy-n-0")

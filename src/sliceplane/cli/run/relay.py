@@ -38,6 +38,15 @@ def _resources(text: str) -> tuple[Resource, ...]:
     return tuple(by_plural[name] for name in dict.fromkeys(names))
 
 
+def _name(text: str) -> str:
+    from sliceplane.kit.names import check_dns_label
+
+    problems = check_dns_label(text) if text else ()
+    if problems:
+        raise ValueError(f"{text!r} cannot be part of a Lease's name: {problems[0]}")
+    return text
+
+
 @click.command(
     "relay",
     cls=Command,
@@ -78,11 +87,11 @@ def _resources(text: str) -> tuple[Resource, ...]:
     "endpointslices,services,nodes",
     type=ParsedType("name,...", _resources),
 )
-@string(
+@option(
     "--aggregate-reports",
-    "NAME",
-    "Write nodes' progress Leases as one, of this name: unique, and the same after a restart.",
+    "Write nodes' progress Leases as one, of this name: unique, the same after a restart.",
     "",
+    type=ParsedType("name", _name),
 )
 @duration(
     "--history-keep",

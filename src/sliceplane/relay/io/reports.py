@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from sliceplane.api.codec import UNREADABLE, decode, encode
 from sliceplane.api.core import Lease
-from sliceplane.api.meta import Document
 from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Services

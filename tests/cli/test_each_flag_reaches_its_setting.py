@@ -284,6 +284,8 @@ def _xds() -> Iterator[Case]:
         lambda g: len(g.arguments[2]),
         1,
     )
+    name = f"{line} --aggregate-reports a"
+    yield Case(name, relay, lambda g: g.arguments[1].reports_name, "a")
     yield Case(
         f"{line} --resources pods,nodes",
         relay,

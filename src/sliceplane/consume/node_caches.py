@@ -6,7 +6,7 @@ Equal at one revision: that node's cache *is* the server's state. Unequal: an ev
 way to the node or to the controller (if all nodes differ at once it was the controller's, and a
 restart of the controllers repairs that). A revision that the controller has not reached yet is
 judged when it has. A revision older than the retained digests (or than a list, which has no
-history) is not judged; the node's next report is.
+history), or without a digest (``consume.relayed``), is not judged; the node's next report is.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class NodeCaches:
         if verdicts is None:
             return False
         for scope, applied in self._reports[node].items():
-            own = self._digest_at(scope, applied.revision)
-            if own is None:
+            own = self.digest_at(scope, applied.revision)
+            if own is None or not applied.digest:
                 continue
             old = verdicts.get(scope)
             kind = "equal" if own == applied.digest else "differ"
@@ -193,7 +193,8 @@ class NodeCaches:
             self.differing.discard(node)
         return not differed and node in self.differing
 
-    def _digest_at(self, scope: Scope, revision: int) -> str | None:
+    def digest_at(self, scope: Scope, revision: int) -> str | None:
+        """Returns the digest of the controller's own cache; ``None``: not retained."""
         plural, _ = scope
         if (
             plural not in self._marks
@@ -208,6 +209,15 @@ class NodeCaches:
         return None if value is None else digest_text(value)
 
     # Queries
+
+    def is_equal(self, node: str) -> bool:
+        """Returns True if the cache of *node* is equal at all revisions of its last report."""
+        verdicts = self._verdicts.get(node, {})
+        return bool(verdicts) and all(
+            (verdict := verdicts.get(scope, Verdict())).kind == "equal"
+            and verdict.revision == applied.revision
+            for scope, applied in self._reports[node].items()
+        )
 
     def verdict(self, node: str) -> Verdict:
         verdicts = self._verdicts.get(node, {})

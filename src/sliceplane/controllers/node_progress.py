@@ -40,6 +40,12 @@ from sliceplane.consume.progress import (
     ProgressReport,
     read_report,
 )
+from sliceplane.consume.relayed import (
+    NODE_LEASES_SELECTOR,
+    RELAY_DELAY_S,
+    NodeLeases,
+    relayed_by,
+)
 from sliceplane.consume.selections import ALL, SHARED
 from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
@@ -47,8 +53,8 @@ from sliceplane.watch.controller.base import Selection
 
 #: the Leases of xDS servers
 XDS_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={XDS}")
-#: the Leases of node proxies; every controller that reads them shares this watch
-PROXY_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+#: the Leases of node proxies, and of relays that report for them; every controller that reads them shares this watch
+PROXY_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, NODE_LEASES_SELECTOR)
 #: minimum seconds between two rebuilds of the sorted lists of revisions, for thousands of nodes and
 #: as many Services
 REFRESH_S: Final = 1.0
@@ -98,6 +104,7 @@ class _Node(NamedTuple):
     problems: tuple[str, ...]
     valid_until: float
     kept_until: float
+    is_relayed: bool
 
 
 class NodeProgress:
@@ -106,6 +113,7 @@ class NodeProgress:
     def __init__(self) -> None:
         #: nodes by the name of the Lease
         self._nodes: dict[str, _Node] = {}
+        self._leases = NodeLeases()
         self._caches = NodeCaches()
         #: version and Lease of every node with a selection, by selection, the lowest first
         self._sorted: dict[str, list[tuple[int, str]]] = {}
@@ -119,11 +127,25 @@ class NodeProgress:
     def on_mark(self, mark: Mark, now: float) -> tuple[Differing, ...]:
         return tuple(self._differing(name) for name in self._caches.on_mark(mark, now))
 
+    def on_change_of_lease(
+        self, old: Lease | None, new: Lease | None, now: float
+    ) -> tuple[bool, tuple[Differing, ...]]:
+        """Handles a Lease of a node or of a relay. Returns True if it has the first node or the last
+        one was removed, and the nodes whose caches were found to differ.
+        """
+        had_nodes = bool(self._nodes)
+        differing: tuple[Differing, ...] = ()
+        for before, after, age_s in self._leases.on_lease(old, new):
+            lease = after or before
+            assert lease is not None, "a change has an old or a new object"
+            differing += self.on_lease(lease.metadata.name, after, now - age_s)[1]
+        return had_nodes is not bool(self._nodes), differing
+
     def on_lease(
         self, name: str, new: Lease | None, now: float
     ) -> tuple[bool, tuple[Differing, ...]]:
-        """Handles a Lease. Returns True if this is the first node or the last one was removed, and
-        the node if its cache was found to differ.
+        """Handles the Lease of a node, which wrote it at *now*. Returns True if this is the first
+        node or the last one was removed, and the node if its cache was found to differ.
         """
         before = bool(self._nodes)
         differs = False
@@ -215,7 +237,8 @@ class NodeProgress:
         longest_s = 0.0
         for name, node in self._nodes.items():
             since = self._caches.behind_since(name)
-            behind_s = 0.0 if since is None or now - since < BEHIND_S else now - since
+            after_s = BEHIND_S + (RELAY_DELAY_S if node.is_relayed else 0.0)
+            behind_s = 0.0 if since is None or now - since < after_s else now - since
             states[self._state(name, node, behind_s, now)] += 1
             longest_s = max(longest_s, behind_s)
         metrics = Metrics()
@@ -268,4 +291,5 @@ def _node_of(
         report.problems if report is not None else (),
         valid_until,
         valid_until + STOPPED_KEPT_S if owner is not None else valid_until,
+        bool(relayed_by(lease).lease),
     )

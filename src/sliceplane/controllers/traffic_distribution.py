@@ -134,9 +134,9 @@ class TrafficDistributionController(KeyedController):
                 self._on_service(service, gone=change.new is None, now=now)
             case EndpointSlice():
                 self._on_slice(*change.typed(EndpointSlice), now)
-            case Lease() as lease:
-                report = None if change.new is None else lease
-                first_or_last, differing = self._progress.on_lease(lease.metadata.name, report, now)
+            case Lease():
+                old, new = change.typed(Lease)
+                first_or_last, differing = self._progress.on_change_of_lease(old, new, now)
                 self._report_differing(differing, now)
                 if first_or_last:
                     self._enqueue_all(now)

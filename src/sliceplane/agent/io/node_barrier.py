@@ -24,6 +24,7 @@ from sliceplane.consume.drain.barrier import Nodes as KnownNodes
 from sliceplane.consume.drain.barrier import compare
 from sliceplane.consume.drain.cluster import NODE_LEASES
 from sliceplane.consume.drain.reports import barrier_answers, pause_s, question
+from sliceplane.consume.relayed import NodeLeases
 from sliceplane.consume.selections import SHARED
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds
@@ -41,7 +42,8 @@ class _BarrierWait:
         #: no slice of an agent is for one zone only, so all nodes read it in their shared selection
         self._goal = {(EndpointSlices.plural, SHARED): revision}
         self._nodes = KnownNodes()
-        self._leases: dict[str, Lease] = {}
+        self._leases = NodeLeases()
+        self._listed: dict[str, Lease] = {}
         self._report_number = 0
         #: nodes that have not applied it, for the user
         self.missing = "no node was heard"
@@ -65,8 +67,9 @@ class _BarrierWait:
         async for body in self._bodies(NODE_LEASES):
             lease = decode(body, Lease)
             name = lease.metadata.name
-            self._nodes.on_lease(self._leases.get(name), lease, time.time())
-            self._leases[name] = lease
+            for old, new, age_s in self._leases.on_lease(self._listed.get(name), lease):
+                self._nodes.on_lease(old, new, time.time() - age_s)
+            self._listed[name] = lease
 
     async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
         """Yields the objects of *selection*. The loop runs other tasks between two pages, and after

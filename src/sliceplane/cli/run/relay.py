@@ -40,6 +40,15 @@ def _resources(text: str) -> tuple[Resource, ...]:
     return tuple(by_plural[name] for name in dict.fromkeys(names))
 
 
+def _name(text: str) -> str:
+    from sliceplane.kit.names import check_dns_label
+
+    problems = check_dns_label(text) if text else ()
+    if problems:
+        raise ValueError(f"{text!r} cannot be part of a Lease's name: {problems[0]}")
+    return text
+
+
 @click.command(
     "relay",
     cls=Command,
@@ -93,6 +102,12 @@ def _resources(text: str) -> tuple[Resource, ...]:
     "endpointslices,services,nodes",
     type=ParsedType("name,...", _resources),
 )
+@option(
+    "--aggregate-reports",
+    "Write nodes' progress Leases as one, of this name: unique, the same after a restart.",
+    "",
+    type=ParsedType("name", _name),
+)
 @duration(
     "--history-keep",
     "How long old versions are kept for watches that resume; less under a storm of events.",
@@ -132,6 +147,7 @@ def _config(flags: dict[str, Any]) -> RelayConfig:
         client_ca_file=flags["client_ca_file"],
         resources=flags["resources"],
         trust_nodes=flags["trust_nodes"],
+        reports_name=flags["aggregate_reports"],
         history_keep_s=flags["history_keep"],
         zone=flags["zone"],
     )

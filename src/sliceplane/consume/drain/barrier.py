@@ -45,6 +45,7 @@ from sliceplane.consume.progress import (
     Scope,
     read_report,
 )
+from sliceplane.consume.relayed import Relayed, relayed_by
 from sliceplane.consume.selections import (
     EVERY,
     NAMESPACE_SELECTION_PREFIX,
@@ -265,6 +266,7 @@ class Nodes:
         self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         #: open connections in Leases, which arrive in order
         self._flows: dict[str, dict[str, dict[str, int]]] = {}
+        self._relayed: dict[str, Relayed] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -284,6 +286,7 @@ class Nodes:
                 self._kinds,
                 self._clients,
                 self._flows,
+                self._relayed,
             ):
                 kept.pop(lease, None)
             return
@@ -293,6 +296,7 @@ class Nodes:
         self._leases[lease] = new
         self._until[lease] = duration_s + (min(renewed, now) if before is None else now)
         self._kinds[lease] = "" if kind == COMPONENT else kind
+        self._relayed[lease] = relayed_by(new)
         report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
         if report is not None:
             self._clients[lease] = _clients_of(report, new.metadata.namespace)
@@ -348,9 +352,10 @@ class Nodes:
             ConsumerState(
                 name,
                 self._applied_on(lease),
-                self._until[lease],
+                # The end that keeps the node required: as one of unknown state if it is Ready.
+                self._until[lease] + (0.0 if ready else self._relayed[lease].spread_s),
                 ready,
-                lease in self._differs,
+                lease in self._differs or self._relayed[lease].has_lost_event,
                 self._kinds[lease],
                 *self._clients.get(lease, ({}, {})),
                 self._flows.get(lease),

@@ -40,6 +40,7 @@ from sliceplane.consume.progress import (
     read_report,
     spread_of,
 )
+from sliceplane.consume.relayed import NodeLeases
 from sliceplane.watch.cache import Change, Mark
 
 #: the Leases of all consumers that report; and of those that read everything, such as node proxies
@@ -70,6 +71,7 @@ class DrainCluster:
         self._answer_number = 0
         self.draining_pods = DrainingPods(reads_services=reads_services)
         self.nodes = KnownNodes()
+        self._leases = NodeLeases()
         self._caches = NodeCaches()
 
     def on_change(self, change: Change[Object], now: float) -> None:
@@ -81,13 +83,20 @@ class DrainCluster:
                 self.draining_pods.on_service(*change.typed(Service))
             case Node():
                 self.nodes.on_node(*change.typed(Node))
-            case Lease() as lease:
-                self.nodes.on_lease(*change.typed(Lease), now)
-                annotations = {} if change.new is None else lease.metadata.annotations or {}
-                report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-                self._caches.on_report(lease.metadata.key, report, now)
+            case Lease():
+                for old, new, age_s in self._leases.on_lease(*change.typed(Lease)):
+                    self._on_lease(old, new, now - age_s)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not followed: {unexpected!r}")
+
+    def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
+        """Notes a change of a Lease that its consumer wrote at *now*."""
+        self.nodes.on_lease(old, new, now)
+        lease = new or old
+        assert lease is not None, "a change has an old or a new object"
+        annotations = {} if new is None else lease.metadata.annotations or {}
+        report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+        self._caches.on_report(lease.metadata.key, report, now)
 
     def on_mark(self, mark: Mark, now: float) -> tuple[str, ...]:
         """Notes *mark* and returns the keys of Pods whose state changed."""
@@ -168,6 +177,7 @@ class DrainCluster:
 
     def check(self) -> None:
         self._caches.check()
+        self._leases.check()
 
 
 def _annotate(slices: Iterable[EndpointSlice], word: str, nodes: int) -> tuple[Write, ...]:

@@ -13,6 +13,7 @@ from sliceplane.api.meta import Object, revision_of
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
+    BEHIND_S,
     COMPONENT,
     DNS,
     LABEL_COMPONENT,
@@ -24,6 +25,7 @@ from sliceplane.consume.progress import (
     lease_prefix,
     read_report,
 )
+from sliceplane.consume.relayed import RELAY_DELAY_S, Relayed, relayed_by
 from sliceplane.consume.selections import list_selections_of_service, list_selections_of_slice
 from sliceplane.kit.times import time_or_zero
 
@@ -109,6 +111,8 @@ class LeaseReport(NamedTuple):
     #: the name of the Node that owns the Lease; "": no owner
     owner: str
     kind: str = COMPONENT
+    #: the relay that reports for it, if it does not report itself
+    relayed: Relayed = Relayed()
 
     def age_s(self, now: float) -> float:
         """Seconds since the last report."""
@@ -116,7 +120,13 @@ class LeaseReport(NamedTuple):
 
     def is_late(self, now: float) -> bool:
         """Returns True if the report is overdue: the consumer has stopped or hangs."""
-        return self.age_s(now) > min(self.duration_s, REPORT_LATE_S)
+        age_s = now - max(self.renewed, self.relayed.vouched)
+        return age_s > min(self.duration_s, REPORT_LATE_S)
+
+    @property
+    def behind_after_s(self) -> float:
+        """Seconds within which a change is reported as applied."""
+        return BEHIND_S + (RELAY_DELAY_S if self.relayed.lease else 0.0)
 
     @property
     def is_proxy(self) -> bool:
@@ -132,7 +142,7 @@ class LeaseReport(NamedTuple):
 
     @property
     def lease(self) -> str:
-        return f"{lease_prefix(self.kind)}{self.node}"
+        return self.relayed.lease or f"{lease_prefix(self.kind)}{self.node}"
 
 
 def report_of_lease(lease: Lease) -> LeaseReport:
@@ -150,6 +160,7 @@ def report_of_lease(lease: Lease) -> LeaseReport:
         lease.spec.lease_duration_seconds or LEASE_DURATION_S,
         owner,
         kind,
+        relayed_by(lease),
     )
 
 

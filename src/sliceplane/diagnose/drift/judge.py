@@ -4,8 +4,8 @@ A name server or an xDS server that reports its progress (``--progress-lease``) 
 without a kernel. The progress of an xDS server is that of its slowest client.
 
 **Stopped** is a node whose report is late. **Behind** is one whose version is below that of an
-object that it reads, if the object was written more than ``BEHIND_S`` ago: a proxy reports every 10
-s. **Lost an event** is one whose digest at its version is not that of the server's objects at that
+object that it reads, if the object was written more than ``behind_after_s`` ago: a proxy reports
+every 10 s. **Lost an event** is one whose digest at its version is not that of the server's objects at that
 version. **Kernel differs** is one whose proxy reports it in its Lease, or on its pages.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from sliceplane.api.findings.finding import Finding, rank
 from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.progress import BEHIND_S, AppliedRevision, Scope
+from sliceplane.consume.progress import AppliedRevision, Scope
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
@@ -45,9 +45,8 @@ def past_versions_to_read(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
     for consumer in facts.consumers:
         for scope, applied in _applied_by_scope(consumer).items():
             objects = facts.at(scope, applied.revision)
-            if applied.revision and (
-                isinstance(objects, str) or _digest(objects) != applied.digest
-            ):
+            is_compared = applied.revision and applied.digest
+            if is_compared and (isinstance(objects, str) or _digest(objects) != applied.digest):
                 counts[scope[0], applied.revision] = counts.get((scope[0], applied.revision), 0) + 1
     return tuple(sorted(counts, key=lambda at: (-counts[at], at)))
 
@@ -112,7 +111,7 @@ def _judge_node(
         unread.insert(
             0,
             f"{consumer.title}: too young to judge ({age} behind; judged after "
-            f"{lasting(BEHIND_S)})",
+            f"{lasting(consumer.behind_after_s)})",
         )
     if (cache == "not looked at" and lost is None) or kernel == "not looked at":
         states.add("unknown")
@@ -152,6 +151,8 @@ def _cache(
         objects = facts.at(scope, applied.revision)
         if isinstance(objects, str):
             why.append(f"{consumer.title}: its cache ({objects})")
+        elif not applied.digest:
+            why.append(f"{consumer.title}: its cache (its relay reports no digest)")
         elif _digest(objects) != applied.digest and applied.revision:
             return "differs", _lost(consumer, scope, applied, objects, pages), why
     return ("not looked at", None, why) if why else ("equal", None, [])

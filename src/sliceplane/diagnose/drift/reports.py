@@ -14,11 +14,11 @@ from sliceplane.api.findings.wording import clipped, lasting, misnamed_proxy, so
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
-    BEHIND_S,
     LEASE_NAMESPACE,
     AppliedRevision,
     Scope,
 )
+from sliceplane.consume.relayed import ANNOTATION_NODES
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
 
@@ -53,7 +53,7 @@ class Judgement(NamedTuple):
     @property
     def is_behind(self) -> bool:
         """Returns True if a report of all of ``missing`` is overdue, or if their age is unknown."""
-        return bool(self.missing) and not 0 < self.behind_s <= BEHIND_S
+        return bool(self.missing) and not 0 < self.behind_s <= self.consumer.behind_after_s
 
     @property
     def age_s(self) -> float:
@@ -103,7 +103,8 @@ def in_lease(consumer: LeaseReport, field: str, value: str) -> Evidence:
 
 
 def in_report(consumer: LeaseReport, value: str) -> Evidence:
-    return in_lease(consumer, f"metadata.annotations[{ANNOTATION_PROGRESS}]", value)
+    annotation = ANNOTATION_NODES if consumer.relayed.lease else ANNOTATION_PROGRESS
+    return in_lease(consumer, f"metadata.annotations[{annotation}]", value)
 
 
 def inputs_since(consumer: LeaseReport) -> int:
@@ -112,15 +113,21 @@ def inputs_since(consumer: LeaseReport) -> int:
 
 def stopped(consumer: LeaseReport, now: float) -> Finding:
     """N1"""
+    own = f"start the {consumer.wording.program} of {consumer.node}, or see in its log why it hangs"
+    remedy = f"{own}; if it was removed on purpose, kubectl -n {LEASE_NAMESPACE} delete lease"
+    if consumer.relayed.vouched:
+        remedy = f"see why the relay of {consumer.lease} does not report"
+    elif consumer.relayed.lease:
+        remedy = f"{own}, or its connection to the relay of {consumer.lease}"
+    else:
+        remedy = f"{remedy} {consumer.lease}"
     return finding(
         "N1",
         consumer,
         f"its {consumer.wording.program} has not reported for {lasting(consumer.age_s(now))}",
         in_lease(consumer, "spec.renewTime", format_time(consumer.renewed)),
         effect=consumer.wording.stopped,
-        remedy=f"start the {consumer.wording.program} of {consumer.node}, or see in its log why it "
-        "hangs; if it was removed on purpose, "
-        f"kubectl -n {LEASE_NAMESPACE} delete lease {consumer.lease}",
+        remedy=remedy,
     )
 
 

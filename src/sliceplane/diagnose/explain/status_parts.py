@@ -12,6 +12,7 @@ from sliceplane.api.core import Lease, Node
 from sliceplane.api.findings.text import word_of
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.consume.relayed import flatten
 from sliceplane.diagnose.drift.facts import report_of_lease
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.checks.slices import LEADERS
@@ -295,10 +296,12 @@ def _nodes(facts: StatusFacts) -> Part:
 
 
 def proxies_by_name(leases: Iterable[Lease]) -> dict[str, Lease]:
-    """Returns the Leases in which node proxies report, by the name that each has for itself."""
+    """Returns the Leases in which node proxies report, also those that relays report for, by the
+    name that each has for itself.
+    """
     return {
         lease.metadata.name.removeprefix(LEASE_PREFIX): lease
-        for lease in leases
+        for lease in flatten(leases)
         if lease.metadata.name.startswith(LEASE_PREFIX)
     }
 

@@ -27,6 +27,7 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.consume.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.consume.relayed import RELAY, flatten
 from sliceplane.consume.selections import list_selections_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift
@@ -104,11 +105,14 @@ async def read_drift(
     ``watch.io.base.Unreachable``.
     """
     unread: list[str] = []
+    kinds = ",".join((*CONSUMER_WORDINGS, RELAY))
     leases = await list_whole(
         client,
-        Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(CONSUMER_WORDINGS)})"),
+        Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({kinds})"),
     )
-    reports = [report_of_lease(codec.decode(body, Lease)) for body in leases]
+    reports = [
+        report_of_lease(lease) for lease in flatten(codec.decode(body, Lease) for body in leases)
+    ]
     nodes = await _nodes(client, unread)
     consumers = tuple(item for item in reports if node in ("", item.node, item.owner))
     # Only reports are compared with objects.

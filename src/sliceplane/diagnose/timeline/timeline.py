@@ -33,6 +33,7 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
+from sliceplane.consume.relayed import RELAY_PREFIX, nodes_of
 from sliceplane.diagnose.timeline.index import NONE, Index, RecordedStep
 from sliceplane.diagnose.timeline.reader import ObjectKey
 from sliceplane.diagnose.timeline.wording import change_text, field_changes
@@ -183,7 +184,8 @@ class Timeline:
         read.
         """
         keys = self._index.keys(Leases.key, LEASE_NAMESPACE)
-        self._leases = tuple(key for key in keys if key.name.startswith(LEASE_PREFIX))
+        prefixes = (LEASE_PREFIX, RELAY_PREFIX)
+        self._leases = tuple(key for key in keys if key.name.startswith(prefixes))
         self._index.load(self._leases, since=since)
 
     # -- causes
@@ -396,15 +398,19 @@ class Timeline:
         proxies.
         """
         delays: dict[str, float] = {}
+        names: set[str] = set()
         for key in self._leases:
             for step in self._index.steps.get(key, ()):
-                if step.at >= since and step.new != NONE:
-                    annotations = self._index.version(step.new).metadata.annotations or {}
-                    applied = annotations.get(ANNOTATION_REVISION, "")
+                if step.at < since or step.new == NONE:
+                    continue
+                for lease, _ in nodes_of(self._index.version(step.new)):
+                    name = lease.metadata.name.removeprefix(LEASE_PREFIX)
+                    names.add(name)
+                    applied = (lease.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
                     if applied.isdecimal() and int(applied) >= revision:
-                        delays[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
-                        break
-        return delays, len(self._leases)
+                        delays[name] = min(step.at - since, delays.get(name, math.inf))
+        alone = {key.name for key in self._leases if key.name.startswith(LEASE_PREFIX)}
+        return delays, len(alone | {f"{LEASE_PREFIX}{name}" for name in names})
 
     def _endpoints(self, at: float) -> dict[str, str]:
         members: dict[str, str] = {}

@@ -19,6 +19,7 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
 from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.io.reports import ReplayedBody, ReportLeases
 from sliceplane.relay.io.upstream import Passages
 from sliceplane.relay.parts import part_of
 from sliceplane.server.io.requests.auth import ANONYMOUS
@@ -81,9 +82,24 @@ class RelayFront:
         #: the parent is no newer than our schemas, so protobuf loses no field
         self.knows_protobuf = False
         self._lists_passed = 0
+        #: Leases that are aggregated; ``None``: all are passed on
+        self.reports: ReportLeases | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        path = parse(request.path)
+        if self.reports is None or path is None or not self.reports.concerns(request, path):
+            await self._respond(request, scope, receive, send)
+            return
+        body = ReplayedBody(receive, self._passage.bodies, request.client_address)
+        try:
+            await self._respond(request, scope, body, send)
+        finally:
+            body.close()
+
+    async def _respond(
+        self, request: Request, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
         began = False
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -92,7 +108,7 @@ class RelayFront:
             await send(message)
 
         try:
-            read = await self._passed_read(request)
+            read = await self._passed_read(request, receive)
             if read is SERVED:
                 await self._server(scope, receive, send)
                 return
@@ -115,7 +131,7 @@ class RelayFront:
             now = self._clock()
             await send_response(request, send, response, None, now=now, audit_id="")
 
-    async def _passed_read(self, request: Request) -> str | None:
+    async def _passed_read(self, request: Request, receive: Receive) -> str | None:
         """Returns the verb of a read that is passed on, "" for any other request that is, and
         ``SERVED``.  Raises ``StatusError``.
         """
@@ -128,6 +144,14 @@ class RelayFront:
                 return ""
             await self._may(request, Attributes(verb=request.method.lower(), path=request.path))
             return SERVED
+        if self.reports is not None and isinstance(receive, ReplayedBody):
+            verb = verb_of(request.method, path, is_watch=False)
+            if not await self._may(request, request.attributes(verb, path)):
+                return SERVED  # the server has the refusal
+            if verb in ("update", "patch") and not self.reports.has(path.name):
+                if not await self._may(request, request.attributes("create", path)):
+                    return ""
+            return SERVED if await self.reports.keeps(request, path.name, receive) else ""
         read = self._read_of(request, path)
         if read is None:
             return ""

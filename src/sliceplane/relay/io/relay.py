@@ -20,7 +20,7 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.gates import NEWEST
 from sliceplane.api.requests import Selection
 from sliceplane.api.resource import Resource
-from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
 from sliceplane.api.users import User
 from sliceplane.kit.io.log import get_logger
@@ -34,6 +34,7 @@ from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
+from sliceplane.relay.io.reports import NEEDED, ReportLeases
 from sliceplane.relay.io.upstream import ParentClient, Passages
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.parts import name_of, part_of, parts_of
@@ -75,7 +76,7 @@ _log = get_logger("relay")
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """*trust_nodes*: nodes read without a question to the parent.  *history_bytes_max*: of each
-    resource.
+    resource.  *reports_name*: of the Lease that aggregates nodes' reports; "": none does.
     """
 
     bind_address: str
@@ -85,6 +86,7 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_ca_file: Path | None = None
     resources: tuple[Resource, ...] = (EndpointSlices, ServiceObjects, Nodes)
     trust_nodes: bool = False
+    reports_name: str = ""
     history_keep_s: float = HISTORY_KEEP_S
     history_bytes_max: int = HISTORY_BYTES_MAX
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -116,8 +118,9 @@ class Served(NamedTuple):
 class ServedParts:
     """Answers each request with the handlers of the part of its resource that the front chose."""
 
-    def __init__(self, served: Mapping[Selection, Served]) -> None:
+    def __init__(self, served: Mapping[Selection, Served], reports: ReportLeases | None) -> None:
         self._served = served
+        self._reports = reports
 
     def of(self, request: Request, route: Route) -> Served:
         selector = request.query.first("labelSelector")
@@ -126,6 +129,8 @@ class ServedParts:
         return served
 
     async def respond(self, request: Request, route: Route) -> Response:
+        if self._reports is not None and route.target.resource is Leases:
+            return await self._reports.respond(request, route)
         return await self.of(request, route).resources.respond(request, route)
 
 
@@ -243,7 +248,9 @@ class Relay:
             for part in parts_of(config.resources, config.zone)
         }
         self.parents = {part: one.parent for part, one in served.items()}
-        parts = ServedParts(served)
+        reports = self._aggregate_reports(client, offload, steady)
+        offered = config.resources if reports is None else (*config.resources, Leases)
+        parts = ServedParts(served, reports)
         passage = Passages(
             [Passage(connection, self.name) for connection in self._connections], self.siblings
         )
@@ -253,7 +260,7 @@ class Relay:
             Services(
                 resources=parts,
                 watches=PartStreams(parts),
-                discovery=Discovery(address, config.resources),
+                discovery=Discovery(address, offered),
                 health=self.health,
                 metrics=self.metrics,
                 find_user=children.known_user,
@@ -274,7 +281,28 @@ class Relay:
         )
         self._spawn(steps.heartbeat(), "heartbeat")
         self._spawn(watches.run(), "rights of children")
-        return RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
+        front = RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
+        front.reports = reports
+        return front
+
+    def _aggregate_reports(
+        self, client: ParentClient, offload: OffloadService, steady: Callable[[], float]
+    ) -> ReportLeases | None:
+        if not self.config.reports_name:
+            return None
+        rng = self._rng.fork()
+        reports = ReportLeases(self.config.reports_name, client, offload, steady, rng)
+        for resource in NEEDED:
+            parent = self.parents.get(Selection(resource))
+            if parent is None:
+                raise StartError(
+                    f"reports are compared with all {resource.plural}: see --resources, and leave "
+                    "--zone out"
+                )
+            reports.follow(parent)
+        self.metrics.include(reports.metrics.families)
+        self._spawn(reports.run(), "reports of nodes")
+        return reports
 
     def _serve(
         self,

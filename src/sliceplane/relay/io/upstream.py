@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.meta import revision_of
-from sliceplane.api.requests import ListPage, Selection, WatchMessage
+from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.kit.io.log import get_logger
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.siblings import Siblings
@@ -45,6 +45,9 @@ class ParentClient:
 
     async def page(self, path: str, *, bytes_max: int) -> bytes:
         return await self._ask(lambda client: client.page(path, bytes_max=bytes_max))
+
+    async def perform(self, write: Write) -> bytes:
+        return await self._ask(lambda client: client.perform(write))
 
     async def get(self, *target: Any) -> bytes:
         return await self._ask(lambda client: client.get(*target))
@@ -135,6 +138,7 @@ class Passages:
         first = passages[0]
         self.metrics = first.metrics
         self.passed = first.passed
+        self.bodies = first.bodies
         for other in passages[1:]:
             other.requests, other.bodies, other.passed = first.requests, first.bodies, first.passed
 

@@ -25,6 +25,7 @@ from sliceplane.consume.progress import (
     AppliedRevision,
     Scope,
 )
+from sliceplane.consume.relayed import NODE_LEASES_SELECTOR, flatten
 from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease
@@ -33,7 +34,7 @@ from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, SLICES
 
-PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, NODE_LEASES_SELECTOR)
 #: nodes that must have the same digest of a version before another one has lost an event
 OTHERS_MIN: Final = 2
 
@@ -152,7 +153,7 @@ def _proxies(facts: Facts) -> tuple[LeaseReport, ...]:
     leases = facts.of(LEASES, LEASE_NAMESPACE)
     return tuple(
         report_of_lease(lease)
-        for lease in leases
+        for lease in flatten(leases)
         if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT
     )
 
@@ -203,7 +204,7 @@ def _unlike_others(
         for scope, applied in (
             proxy.report.applied_by_scope() if proxy.report is not None else {}
         ).items():
-            if applied.revision:
+            if applied.revision and applied.digest:
                 by_version.setdefault((scope, applied.revision), []).append((proxy, applied))
     named: set[str] = set()
     for (scope, _), group in sorted(by_version.items()):

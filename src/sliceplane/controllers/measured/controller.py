@@ -69,7 +69,7 @@ SHARES_REPLACED: Final = "MeasuredSharesReplaced"
 WEIGHTS: Final = "weights:"
 
 #: seconds between two decisions of a Service, as nodes report, and between two of its changes
-CHECK_S: Final = 10.0
+CHECK_S: Final = 9.0
 PERIOD_S: Final = 60.0
 #: seconds from the first event of a Service to its first decision: two half-lives
 WARMING_S: Final = 120.0

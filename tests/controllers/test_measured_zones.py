@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -46,7 +47,13 @@ from sliceplane.controllers.measured.meter import (
     DemandMeter,
 )
 from sliceplane.lab.sim.cluster import Cluster
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
+from sliceplane.slices.heuristics.measured import (
+    ANNOTATION_SHARES,
+    PARTS,
+    read_shares,
+    write_shares,
+)
+from sliceplane.slices.heuristics.sharing import cost_of
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.heuristics.types import ServiceView, ZoneView
 
@@ -315,21 +322,96 @@ def test_steady_demand_writes_nothing(demand: dict[str, float]) -> None:
     assert (len(world.writes), len(world.status_writes)) == (writes, status_writes)
 
 
-@pytest.mark.parametrize("period_s", [30, 120, 300, 1200, 3600])
-def test_demand_that_swings(period_s: int) -> None:
-    """Between 60:15:25 and 25:15:60. PreferSameZone's greatest load is 1.8."""
-    world = MeasuredWorld(TWELVE)
+def demand_at(form: str, phase: float) -> dict[str, float]:
+    """Between 80:15:5 and 5:15:80, at a part of the period."""
+    forms = {
+        "square": 1.0 if phase < 0.5 else 0.0,
+        "sine": 0.5 + 0.5 * math.sin(2 * math.pi * phase),
+        "sawtooth": phase,
+    }
+    return {"a": 5 + 75 * forms[form], "b": 15.0, "c": 80 - 75 * forms[form]}
+
+
+def swing(world: MeasuredWorld, form: str, period_s: float, periods: float) -> tuple[float, float]:
+    """Plays some periods; returns the greatest load meanwhile, and that of PreferSameZone."""
     start, worst, same_zone = world.now, 0.0, 0.0
-    seconds = max(HOUR_S, period_s)
-    while world.now < start + seconds:
-        wave = 17.5 * math.sin(2 * math.pi * (world.now - start) / period_s)
-        demand = {"a": 42.5 + wave, "b": 15.0, "c": 42.5 - wave}
+    while world.now < start + periods * period_s:
+        demand = demand_at(form, (world.now - start) / period_s % 1)
         world.run(10, {zone: 5 * rate for zone, rate in demand.items()})
-        if world.now > start + 300:
-            worst = max(worst, world.cost(demand).load)
-            same_zone = max(same_zone, world.same_zone(demand).load)
+        worst = max(worst, world.cost(demand).load)
+        same_zone = max(same_zone, world.same_zone(demand).load)
+    return worst, same_zone
+
+
+@pytest.mark.parametrize("form", ["square", "sine", "sawtooth"])
+@pytest.mark.parametrize("period_s", [30, 60, 120, 300, 1200, 3600])
+def test_demand_that_swings_is_never_worse_than_same_zone(form: str, period_s: int) -> None:
+    """From the third period on; a change that was not seen before is none that could be known."""
+    world = MeasuredWorld(TWELVE)
+    start = world.now
+    swing(world, form, period_s, max(2, 900 / period_s))
+    worst, same_zone = swing(world, form, period_s, max(2, 1800 / period_s))
     assert worst <= same_zone + 1e-6
-    assert len(world.writes) <= 60 * seconds / HOUR_S
+    assert len(world.writes) <= 60 * (world.now - start) / HOUR_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["square", "sine", "sawtooth"])
+@pytest.mark.parametrize("period_s", [4 * HOUR_S, DAY_S])
+def test_demand_that_swings_by_the_day(form: str, period_s: int) -> None:
+    test_demand_that_swings_is_never_worse_than_same_zone(form, period_s)
+
+
+@effort(8)
+@given(seed=st.integers(0, 2**20))
+def test_demand_that_jumps_between_states_at_random(seed: int) -> None:
+    """Once each state was returned to, no jump is worse than with PreferSameZone."""
+    rng = random.Random(seed)
+    world = MeasuredWorld(TWELVE, seed=seed)
+    states = [{"a": 80.0, "b": 15.0, "c": 5.0}, {"a": 5.0, "b": 15.0, "c": 80.0}]
+    worst = same_zone = 0.0
+    for jump in range(24):
+        demand = states[jump % 2]
+        for _ in range(rng.randint(6, 30)):
+            world.run(10, {zone: 5 * rate for zone, rate in demand.items()})
+            if jump >= 4:
+                worst = max(worst, world.cost(demand).load)
+                same_zone = max(same_zone, world.same_zone(demand).load)
+    assert worst <= same_zone + 1e-6
+
+
+def test_the_first_reversal_is_short_and_a_single_one_is_followed() -> None:
+    world = MeasuredWorld(TWELVE)
+    world.run(1200, {zone: 3 * rate for zone, rate in SKEWED.items()})
+    after = {"a": 5.0, "b": 15.0, "c": 80.0}
+    assert world.cost(after).load <= 7.2 + 1e-6, "12 * 0.8 * 3 endpoints of which C kept 4"
+    world.run(20, {zone: 3 * rate for zone, rate in after.items()})
+    assert world.cost(after).load <= 2.4 + 1e-6, "PreferSameZone's"
+    world.run(130, {zone: 3 * rate for zone, rate in after.items()})
+    assert world.cost(after).load <= 1.25, "no peak is held after one change"
+
+
+PEAKS = st.lists(st.floats(0.02, 1), min_size=3, max_size=3)
+COUNTS = st.lists(st.integers(4, 40), min_size=3, max_size=3)
+
+
+@effort(300)
+@given(peaks=PEAKS, counts=COUNTS, parts=st.lists(st.floats(0, 1), min_size=3, max_size=3))
+def test_hints_for_peaks_are_never_worse_than_same_zone(
+    peaks: list[float], counts: list[int], parts: list[float]
+) -> None:
+    """The theorem of ``swings``: any demand below the peaks, against the greatest load of
+    PreferSameZone at the peaks.
+    """
+    endpoints = dict(zip("abc", counts, strict=True))
+    shares = {zone: peak / sum(peaks) for zone, peak in zip("abc", peaks, strict=True)}
+    given_inputs = inputs(endpoints)
+    hints = predict(given_inputs, write_shares(round_shares(shares)), shares).placement
+    total = sum(counts)
+    demand = {z: p * part * total for z, p, part in zip("abc", peaks, parts, strict=True)}
+    same_zone = max(p * total / endpoints[zone] for zone, p in zip("abc", peaks, strict=True))
+    rounding = PARTS / (PARTS - len(peaks))
+    assert cost_of(hints, demand).load <= same_zone * rounding + 1e-6
 
 
 def test_a_tenant_who_opens_a_million_connections_is_bounded() -> None:

@@ -5,8 +5,9 @@ Hints that follow demand are wrong after each abrupt change until it is measured
 may carry more than with ``PreferSameZone``. No law that has learned nothing can avoid that
 (``docs/decisions.md``), but a change that *returns* is known. So this remembers for each zone its
 greatest share and when it was last near it. When hints are worse than ``PreferSameZone`` because of
-a zone that was as busy before, peaks are held for twice the time that it was away, and the shares
-that count are those of the peaks.
+a zone that was as busy before, demand has returned. The first return may be the end of a burst; from
+the second on, peaks are held for twice the time that their zone was away, and the shares that count
+are those of the peaks.
 
 **Sound.** Let ``m`` be the peaks, ``M`` their sum, and hints those of ``Balanced`` for ``m / M``. If
 that lends nothing, hints are those of ``PreferSameZone``. Otherwise a zone has more than (1 +
@@ -15,7 +16,7 @@ that zone's peak; and with the hints no demand below the peaks puts more on an e
 So over a swing that reaches its peaks, hints are never worse than ``PreferSameZone``, up to the
 rounding of shares.
 
-The state is in memory: another process learns again, at the price of one return.
+The state is in memory: another process learns again, at the price of two returns.
 """
 
 from __future__ import annotations
@@ -51,14 +52,20 @@ class Swings:
         self._peaks: dict[str, _Peak] = {}
         #: seconds for which a peak is held; 0: demand does not swing
         self._held_s = 0.0
+        self._returned = ""
         self._returned_at = float("-inf")
 
     def shares(self, measured: dict[str, float], overloaded: str, now: float) -> dict[str, float]:
         """Returns the shares that hints are for. *overloaded*: the zone because of which the present
         hints are worse than ``PreferSameZone``, if they are.
         """
-        for zone, share in measured.items():
-            self._note(zone, share, now, is_overloaded=zone == overloaded)
+        returned = {
+            zone: away_s
+            for zone, share in measured.items()
+            if (away_s := self._note(zone, share, now, is_overloaded=zone == overloaded))
+        }
+        for zone, away_s in returned.items():
+            self._on_return(zone, away_s, now)
         if now - self._returned_at > 2 * self._held_s:
             self._held_s = 0.0
         held = {
@@ -72,19 +79,29 @@ class Swings:
         whole = sum(peaks.values())
         return {zone: share / whole for zone, share in peaks.items()}
 
-    def _note(self, zone: str, share: float, now: float, *, is_overloaded: bool) -> None:
+    def _note(self, zone: str, share: float, now: float, *, is_overloaded: bool) -> float:
+        """Returns for how many seconds *zone* was away, if it returns to hints for where demand was,
+        or while peaks are held; else 0.
+        """
         peak = self._peaks.get(zone)
         if peak is None or now - peak.near_at > HELD_S_MAX:
             self._peaks[zone] = _Peak(share, now)
-            return
-        away_s = now - peak.near_at
-        was_near, peak.is_near = peak.is_near, share >= NEAR * peak.share
+            return 0.0
+        away_s, was_near = now - peak.near_at, peak.is_near
+        peak.is_near = share >= NEAR * peak.share
         peak.share = max(peak.share, share)
+        peak.is_missed |= is_overloaded
         if not peak.is_near:
-            peak.is_missed |= is_overloaded
-            return
-        if not was_near and (peak.is_missed or is_overloaded or away_s <= self._held_s):
-            self._returned_at = now
-            self._held_s = max(self._held_s, HELD_S_MIN, min(HELD * away_s, HELD_S_MAX))
+            return 0.0
+        is_return = not was_near and (peak.is_missed or away_s <= self._held_s)
         peak.near_at = now
         peak.is_missed = False
+        return away_s if is_return else 0.0
+
+    def _on_return(self, zone: str, away_s: float, now: float) -> None:
+        """Handles the return of *zone*. Zones that return together are one return."""
+        before = self._peaks.get(self._returned)
+        is_recent = now - self._returned_at <= HELD_S_MAX
+        if before is not None and is_recent and (zone == self._returned or not before.is_near):
+            self._held_s = max(self._held_s, HELD_S_MIN, min(HELD * away_s, HELD_S_MAX))
+        self._returned, self._returned_at = zone, now

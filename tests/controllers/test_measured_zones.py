@@ -362,33 +362,55 @@ def test_demand_that_swings_by_the_day(form: str, period_s: int) -> None:
     test_demand_that_swings_is_never_worse_than_same_zone(form, period_s)
 
 
-@effort(8)
-@given(seed=st.integers(0, 2**20))
-def test_demand_that_jumps_between_states_at_random(seed: int) -> None:
-    """Once each state was returned to, no jump is worse than with PreferSameZone."""
+@pytest.mark.parametrize("seed", range(4))
+def test_demand_that_jumps_at_random_is_learned(seed: int) -> None:
+    """The first change, and two returns, are worse than PreferSameZone at most."""
     rng = random.Random(seed)
     world = MeasuredWorld(TWELVE, seed=seed)
     states = [{"a": 80.0, "b": 15.0, "c": 5.0}, {"a": 5.0, "b": 15.0, "c": 80.0}]
-    worst = same_zone = 0.0
-    for jump in range(24):
-        demand = states[jump % 2]
-        for _ in range(rng.randint(6, 30)):
-            world.run(10, {zone: 5 * rate for zone, rate in demand.items()})
-            if jump >= 4:
-                worst = max(worst, world.cost(demand).load)
-                same_zone = max(same_zone, world.same_zone(demand).load)
-    assert worst <= same_zone + 1e-6
+    worse = set()
+    for jump in range(20):
+        for _ in range(rng.randint(6, 24)):
+            world.run(10, {zone: 5 * rate for zone, rate in states[jump % 2].items()})
+            if world.cost(states[jump % 2]).load > 2.4 + 1e-6:
+                worse.add(jump)
+    assert len(worse) <= 3, worse
 
 
 def test_the_first_reversal_is_short_and_a_single_one_is_followed() -> None:
     world = MeasuredWorld(TWELVE)
     world.run(1200, {zone: 3 * rate for zone, rate in SKEWED.items()})
     after = {"a": 5.0, "b": 15.0, "c": 80.0}
-    assert world.cost(after).load <= 7.2 + 1e-6, "12 * 0.8 * 3 endpoints of which C kept 4"
+    assert world.cost(after).load == pytest.approx(4.8), "36 * 0.8 / 6 endpoints that C kept"
     world.run(20, {zone: 3 * rate for zone, rate in after.items()})
     assert world.cost(after).load <= 2.4 + 1e-6, "PreferSameZone's"
     world.run(130, {zone: 3 * rate for zone, rate in after.items()})
     assert world.cost(after).load <= 1.25, "no peak is held after one change"
+
+
+@effort(200)
+@given(
+    parts=st.lists(st.integers(1, 40), min_size=3, max_size=3),
+    counts=st.lists(st.integers(4, 40), min_size=3, max_size=3),
+    reversed_=st.permutations((0, 1, 2)),
+)
+def test_any_change_costs_at_most_what_a_zone_lent(
+    parts: list[int], counts: list[int], reversed_: list[int]
+) -> None:
+    """A zone that keeps the part k of its endpoints has 1 / k times the load of PreferSameZone."""
+    endpoints = dict(zip("abc", counts, strict=True))
+    shares = {zone: part / sum(parts) for zone, part in zip("abc", parts, strict=True)}
+    hints = predict(inputs(endpoints), write_shares(round_shares(shares)), shares).placement
+    if any(len(names) != 1 for by in hints.values() for names in by):
+        return  # few endpoints: zones share some
+    keep = min(by.get((zone,), 0) / counts["abc".index(zone)] for zone, by in hints.items())
+    total = sum(counts)
+    after = {
+        zone: shares["abc"[index]] * total for zone, index in zip("abc", reversed_, strict=True)
+    }
+    same_zone = max(traffic / endpoints[zone] for zone, traffic in after.items())
+    assert keep > 0
+    assert cost_of(hints, after).load <= same_zone / keep + 1e-6
 
 
 PEAKS = st.lists(st.floats(0.02, 1), min_size=3, max_size=3)

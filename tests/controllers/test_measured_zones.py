@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 from typing import Any
 
 import pytest
@@ -386,6 +386,32 @@ def test_the_first_reversal_is_short_and_a_single_one_is_followed() -> None:
     assert world.cost(after).load <= 2.4 + 1e-6, "PreferSameZone's"
     world.run(130, {zone: 3 * rate for zone, rate in after.items()})
     assert world.cost(after).load <= 1.25, "no peak is held after one change"
+
+
+def test_no_hints_cost_less_after_a_change() -> None:
+    """For 80:15:5 and three times twelve endpoints, with at most 1.25 fair shares and two points more
+    of crossing traffic than the least: the greatest load after any exchange of the shares.
+    """
+    best = math.inf
+    for b, c in product(range(13), repeat=2):  # endpoints there that do not serve a: 24 or 25 do
+        for w, y in product(range(c + 1), range(b + 1)) if b + c in (11, 12) else ():
+            hints = {
+                "a": {("a",): 12},
+                "b": {("a",): 12 - b, ("b",): b - y, ("b", "c"): y},
+                "c": {("a",): 12 - c, ("c",): c - w, ("b", "c"): w},
+            }
+            costs = [
+                cost_of(hints, dict(zip("abc", (36 * share for share in shares), strict=True)))
+                for shares in ((0.8, 0.15, 0.05), *permutations((0.8, 0.15, 0.05)))
+            ]
+            if costs[0].load <= 1.25 and costs[0].crossing / 36 <= 0.42 + 1e-9:
+                best = min(best, max(cost.load for cost in costs))
+    assert best == pytest.approx(4.789, abs=1e-3)
+    ours = decide(
+        inputs(), "", estimate({zone: 10 * rate for zone, rate in SKEWED.items()}, views("abc"))
+    )
+    after = [dict(zip("abc", each, strict=True)) for each in permutations((0.8, 0.15, 0.05))]
+    assert max(predict(inputs(), ours, each).cost.load for each in after) == pytest.approx(4.8)
 
 
 @effort(200)

@@ -261,7 +261,8 @@ def _lend(groups: list[_Group], bound: float) -> None:
 
 def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
     """Returns how many endpoints each group lends, *needed* in all, so that the highest pressure on
-    an endpoint of a lender is the least possible.
+    an endpoint of a lender is the least possible. Lenders keep a load of 1 or less, if that is
+    enough.
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
@@ -273,6 +274,8 @@ def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
         for index, group in enumerate(groups)
         if group.traffic > EPSILON and group.surplus(bound)
     ]
+    if sum(groups[index].surplus(1.0) for index in lenders) >= needed:
+        bound = 1.0
     low = 0.0
     high = max((_divided(each.pressure, max(1, each.needs(bound))) for each in groups), default=0.0)
     for _ in range(_HALVINGS if needed else 0):

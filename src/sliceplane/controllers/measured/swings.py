@@ -5,9 +5,9 @@ Hints that follow demand are wrong after each abrupt change until it is measured
 may carry more than with ``PreferSameZone``. No law that has learned nothing can avoid that
 (``docs/decisions.md``), but a change that *returns* is known. So this remembers for each zone its
 greatest share and when it was last near it. When hints are worse than ``PreferSameZone`` because of
-a zone that was as busy before, demand has returned. The first return may be the end of a burst; from
-the second on, peaks are held for twice the time that their zone was away, and the shares that count
-are those of the peaks.
+a zone that was as busy before, demand has returned, and peaks are held: the shares that count are
+those of the peaks. The first return may be the end of a burst, so they are held for ``HELD_S_MIN``;
+after further returns for twice the time that the zone was away.
 
 **Sound.** Let ``m`` be the peaks, ``M`` their sum, and hints those of ``Balanced`` for ``m / M``. If
 that lends nothing, hints are those of ``PreferSameZone``. Otherwise a zone has more than (1 +
@@ -25,7 +25,7 @@ from typing import Final
 
 #: part of a peak from which on a share is near it
 NEAR: Final = 0.75
-#: a peak is held for so many times the time for which its zone was away, at least, and at most
+#: a peak is held for so many times the time for which its zone was away, and seconds
 HELD: Final = 2.0
 HELD_S_MIN: Final = 300.0
 HELD_S_MAX: Final = 2 * 86_400.0
@@ -103,5 +103,6 @@ class Swings:
         before = self._peaks.get(self._returned)
         is_recent = now - self._returned_at <= HELD_S_MAX
         if before is not None and is_recent and (zone == self._returned or not before.is_near):
-            self._held_s = max(self._held_s, HELD_S_MIN, min(HELD * away_s, HELD_S_MAX))
+            self._held_s = max(self._held_s, min(HELD * away_s, HELD_S_MAX))
+        self._held_s = max(self._held_s, HELD_S_MIN)
         self._returned, self._returned_at = zone, now

@@ -31,7 +31,8 @@ from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient, Pods
 from sliceplane.consume.drain.answer import DrainedPod, sentence
-from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.drain.options import DrainOptions
+from sliceplane.consume.io.draining import drain_pods
 from sliceplane.consume.io.reporting import report_progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES
@@ -142,12 +143,65 @@ for line in sys.stdin:
                         raise OSError("no answer")
                 made += 1
             except OSError as error:
-                failed.append(f"{address}: {error}")
+                failed.append(f"{address} after {time.monotonic() - began:.2f} s: {error}")
     threads = [threading.Thread(target=work) for _ in range(8)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     print(json.dumps([made, len(failed), failed[:3], time.monotonic() - began]), flush=True)
 """
+
+
+@asynccontextmanager
+async def connecting(
+    nodes: Sequence[Host], rate: int, addresses: Sequence[str]
+) -> AsyncIterator[list[Any]]:
+    """*rate* new connections a second from all *nodes* together; what came of them is in the list
+    afterwards.
+    """
+    clients = [node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in nodes]
+    for client in clients:
+        assert client.stdin is not None, "spawn makes pipes"
+        client.stdin.write(json.dumps([rate / len(clients), *addresses]) + "\n")
+        client.stdin.flush()
+    results: list[Any] = []
+    yield results
+    for client in clients:
+        assert client.stdin is not None, "spawn makes pipes"
+        client.stdin.write("over\n")
+        client.stdin.flush()
+    for client in clients:
+        assert client.stdout is not None, "spawn makes pipes"
+        results.append(json.loads(await asyncio.to_thread(client.stdout.readline)))
+
+
+class SentSyns:
+    """Counts, on each node, the SYNs that leave it for each Pod."""
+
+    def __init__(self, nodes: Sequence[Host], pods: Sequence[Host]) -> None:
+        self._nodes = nodes
+        counters = "".join(f"counter {pod.netns} {{ }}\n" for pod in pods)
+        rules = "".join(
+            f"ip daddr {pod.ip4} counter name {pod.netns}\n"
+            f"ip6 daddr {pod.ip6} counter name {pod.netns}\n"
+            for pod in pods
+        )
+        for node in nodes:
+            node.exec(["nft", "-f", "-"], stdin=SENT.format(counters=counters, rules=rules))
+
+    async def read(self, pod: Host) -> list[int]:
+        """The SYNs that each node has sent to the Pod so far."""
+        return await asyncio.gather(
+            *(asyncio.to_thread(self._read, node, pod) for node in self._nodes)
+        )
+
+    @staticmethod
+    def _read(node: Host, pod: Host) -> int:
+        listed = json.loads(
+            node.exec(["nft", "-j", "list", "counter", "inet", "sent", pod.netns]).stdout
+        )
+        return next(
+            int(entry["counter"]["packets"]) for entry in listed["nftables"] if "counter" in entry
+        )
 
 
 class Town:
@@ -162,6 +216,7 @@ class Town:
         self.pods = pods
         self.addresses: list[str] = []
         self._servers = [pod.spawn([sys.executable, "-I", "-u", "-c", SERVER]) for pod in pods]
+        self._sent = SentSyns(nodes, pods)
         self._seed = 0
 
     async def say(self, number: int, word: str) -> int:
@@ -178,29 +233,7 @@ class Town:
 
     async def sent(self, number: int) -> list[int]:
         """The SYNs that each node has sent to a Pod so far."""
-        return await asyncio.gather(
-            *(asyncio.to_thread(self._sent, node, number) for node in self.nodes)
-        )
-
-    @staticmethod
-    def _sent(node: Host, number: int) -> int:
-        listed = json.loads(
-            node.exec(["nft", "-j", "list", "counter", "inet", "sent", f"p{number}"]).stdout
-        )
-        return next(
-            int(entry["counter"]["packets"]) for entry in listed["nftables"] if "counter" in entry
-        )
-
-    def count_sent(self) -> None:
-        numbers = range(len(self.pods))
-        counters = "".join(f"counter p{number} {{ }}\n" for number in numbers)
-        rules = "".join(
-            f"ip daddr {self.pods[number].ip4} counter name p{number}\n"
-            f"ip6 daddr {self.pods[number].ip6} counter name p{number}\n"
-            for number in numbers
-        )
-        for node in self.nodes:
-            node.exec(["nft", "-f", "-"], stdin=SENT.format(counters=counters, rules=rules))
+        return await self._sent.read(self.pods[number])
 
     def pod(self, number: int, **meta: Any) -> dict[str, Any]:
         host = self.pods[number]
@@ -248,27 +281,9 @@ class Town:
     def _ready(self) -> int:
         return len({endpoint.pod for endpoint in self.plane.endpoints("web") if endpoint.ready})
 
-    @asynccontextmanager
-    async def load(self, rate: int, nodes: Sequence[Host] = ()) -> AsyncIterator[list[Any]]:
-        """*rate* new connections a second from all *nodes* together; what came of them is in the
-        list afterwards.
-        """
-        clients = [
-            node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in nodes or self.nodes
-        ]
-        for client in clients:
-            assert client.stdin is not None, "spawn makes pipes"
-            client.stdin.write(json.dumps([rate / len(clients), *self.addresses]) + "\n")
-            client.stdin.flush()
-        results: list[Any] = []
-        yield results
-        for client in clients:
-            assert client.stdin is not None, "spawn makes pipes"
-            client.stdin.write("over\n")
-            client.stdin.flush()
-        for client in clients:
-            assert client.stdout is not None, "spawn makes pipes"
-            results.append(json.loads(await asyncio.to_thread(client.stdout.readline)))
+    def load(self, rate: int, nodes: Sequence[Host] = ()) -> AbstractAsyncContextManager[list[Any]]:
+        """*rate* new connections a second from all *nodes* together (``connecting``)."""
+        return connecting(nodes or self.nodes, rate, self.addresses)
 
     async def drain(self, number: int, **options: Any) -> DrainedPod:
         """Asked again where the server has just closed the connection, as a person would."""
@@ -323,7 +338,6 @@ async def town(
         plane = await stack.enter_async_context(Plane())
         client = await stack.enter_async_context(client_of(kubeconfig.load(plane.kubeconfig)))
         made = Town(plane, client, hosts, pods)
-        made.count_sent()
         await made.open()
         clock = loop_clock(time.time())
         tasks = stack.enter_async_context  # they end before the network does

@@ -1,9 +1,9 @@
 """Nodes with unmodified kube-proxy whose kubelets are played: Pods of the default namespace are
 network namespaces in which a server runs.
 
-A Pod gets a node and a server, is ready while its server listens, and ends as under a kubelet: it is
+A Pod gets a node and a server, is ready once its server listens, and ends as under a kubelet: it is
 unready and terminating from its deletion on, its ``preStop`` hook sleeps, then the server closes, and
-the Pod is deleted.
+the Pod is deleted. An address refuses connections until another Pod gets it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,7 @@ from tests.peers import kubernetes
 from tests.peers.control_plane import running_api_server
 from tests.peers.kubernetes import create, statuses
 from tests.peers.test_kube_proxy import configuration
+from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection
@@ -36,7 +37,8 @@ from sliceplane.watch.io.kubeconfig import from_file
 NODES: Final = ("node-1", "node-2", "node-3")
 #: seconds between two looks of a played kubelet
 LOOK_S: Final = 0.1
-
+#: seconds that all Pods of a Deployment may take to be replaced
+REPLACED_S: Final = 600.0
 
 #: a leader of a busy machine
 PATIENT: Final = (
@@ -44,6 +46,12 @@ PATIENT: Final = (
     "--leader-elect-lease-duration=120s",
     "--leader-elect-renew-deadline=100s",
 )
+SERVICE: Final = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web"},
+    "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+}
 #: all but the controller that would miss the kubelets
 MANAGED: Final = "--controllers=*,-node-lifecycle-controller"
 
@@ -74,10 +82,21 @@ class Server:
         await asyncio.to_thread(self._say, word)
 
 
+#: runs from the deletion of a Pod until its server closes: the Pod's name, its spec and its host
+PreStop = Callable[[str, dict[str, Any], Host], Awaitable[None]]
+
+
+async def sleep_hook(_name: str, spec: dict[str, Any], _host: Host) -> None:
+    (container,) = spec["containers"]
+    hook = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
+    await asyncio.sleep(hook.get("seconds", 0))
+
+
 class PlayedKubelets:
     """Scheduler and kubelets of all nodes."""
 
     def __init__(self, client: HttpClient, servers: Sequence[Server]) -> None:
+        self.pre_stop: PreStop = sleep_hook
         self._client = client
         self._free = list(servers)
         self._used: dict[str, Server] = {}
@@ -112,17 +131,15 @@ class PlayedKubelets:
             name=name,
         )
         host = self._used[name].host
+        await self._used[name].say("open")
         addresses = [{"ip": host.ip4}, {"ip": host.ip6}]
         await self._report(name, "True", phase="Running", podIP=host.ip4, podIPs=addresses)
 
     async def _end(self, name: str, spec: dict[str, Any]) -> None:
-        (container,) = spec["containers"]
-        hook = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
-        await asyncio.sleep(hook.get("seconds", 0))
         server = self._used[name]
+        await self.pre_stop(name, spec, server.host)
         await server.say("close")
         await self._client.delete(Pods, "default", name, encode({"gracePeriodSeconds": 0}))
-        await server.say("open")
         self._free.append(server)
 
     async def _report(self, name: str, ready: str, **status: Any) -> None:
@@ -141,6 +158,28 @@ class Cluster(NamedTuple):
     client: HttpClient
     #: the nodes, by name
     hosts: dict[str, Host]
+    #: where Pods run
+    pods: list[Host]
+    kubelets: PlayedKubelets
+
+    async def readiness(self) -> dict[str, bool]:
+        """By the UID of each Pod of the Deployment ``web``."""
+        listed = await self.client.list(Selection(Pods, "default", "app=web"))
+        return {
+            pod["metadata"]["uid"]: any(
+                condition["type"] == "Ready" and condition["status"] == "True"
+                for condition in pod["status"].get("conditions", ())
+            )
+            for pod in map(json.loads, listed.items)
+        }
+
+    async def until_replaced(self, old: Collection[str], pods: int) -> None:
+        """No Pod with a UID in *old* is there, and *pods* Pods are, all ready."""
+
+        def holds(found: dict[str, bool]) -> bool:
+            return not set(old) & set(found) and sum(found.values()) == len(found) == pods
+
+        await eventually(self.readiness, holds, within_s=REPLACED_S)
 
 
 @asynccontextmanager
@@ -162,7 +201,7 @@ async def cluster(
         client = await stack.enter_async_context(HttpClient(from_file(Path(plane.kubeconfig))))
         hosts, servers = _network(stack.enter_context(Net("pn")), pods)
         for server in servers:
-            await server.say("syns")  # it listens
+            await server.say("close")  # until a Pod runs there
         port = urlsplit(client.server).port
         assert port is not None
         for name, host in hosts.items():
@@ -170,13 +209,30 @@ async def cluster(
             config = write_configuration(folder / name, plane.kubeconfig, mode, name)
             command = (*host.place.command(), programs.kube_proxy, "--config", str(config))
             stack.enter_context(kubernetes.started(config.with_suffix(".log"), *command))
-        kubelets = asyncio.create_task(PlayedKubelets(client, servers).run())
+        kubelets = PlayedKubelets(client, servers)
+        running = asyncio.create_task(kubelets.run())
         try:
-            yield Cluster(plane, client, hosts)
-            assert not kubelets.done(), kubelets.exception()
+            yield Cluster(plane, client, hosts, [server.host for server in servers], kubelets)
+            assert not running.done(), running.exception()
         finally:
-            kubelets.cancel()
-            await asyncio.gather(kubelets, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def deployment(pods: int, *, grace_s: int) -> dict[str, Any]:
+    """The Deployment ``web``, behind ``SERVICE``."""
+    labels = {"app": "web"}
+    container = {"name": "web", "image": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": grace_s},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": pods, "selector": {"matchLabels": labels}, "template": template},
+    }
 
 
 def _network(net: Net, pods: int) -> tuple[dict[str, Host], list[Server]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.effort import effort
 
 from sliceplane.api import codec
@@ -48,6 +49,7 @@ writes = st.one_of(
         )
     ),
     st.tuples(st.just("delete"), st.sampled_from(("a", "b"))),
+    st.tuples(st.just("annotate"), st.sampled_from(("a", "b"))),
     st.tuples(st.just("service"), st.sampled_from(("Cluster", "Local"))),
 )
 
@@ -91,6 +93,13 @@ def slice_at(name: str, pods: dict[str, str], zone: str, ports: str, version: in
     return codec.decode(codec.encode(document), EndpointSlice)
 
 
+def annotated(before: EndpointSlice, version: int) -> EndpointSlice:
+    """A request for a report, which changes nothing that kernels read."""
+    annotations = {"sliceplane.dev/report": f"{version}/0"}
+    meta = replace(before.metadata, resource_version=str(version), annotations=annotations)
+    return replace(before, metadata=meta)
+
+
 def service_at(policy: str, version: int) -> Service:
     document = {
         "metadata": {"name": "svc", "namespace": "shop", "resourceVersion": str(version)},
@@ -109,6 +118,8 @@ def history_of(drawn: list[Any]) -> list[State]:
                 slices[name] = slice_at(name, pods, zone, ports, version)
             case "delete", name:
                 slices.pop(name, None)
+            case "annotate", name if name in slices:
+                slices[name] = annotated(slices[name], version)
             case "service", policy:
                 service = service_at(policy, version)
         states.append(State(slices, service))
@@ -259,3 +270,25 @@ def check_node(states: list[State], node: str, held: dict[Scope, int], seen: int
         view = view_of(states, at)
         for service_version in range(held["services", "all"], seen + 1):
             assert not is_used(node, view, states[service_version].service), f"{node} sends at {at}"
+
+
+def test_no_goal_follows_the_requests_of_other_drains() -> None:
+    """Each of twenty drains writes its own; if goals followed, no node would ever reach them."""
+    draining_pods = DrainingPods()
+    draining_pods.add(POD)
+    observed = slice_at("a", {"p": "dying", "q": "ready"}, "", "http", 1)
+    draining_pods.on_slice(None, observed)
+    draining_pods.on_mark(1)
+    goal = draining_pods.goal(POD.key)
+    assert not draining_pods.uses(POD.key)
+    for version in (2, 3):
+        before, observed = observed, annotated(observed, version)
+        draining_pods.on_slice(before, observed)
+    assert draining_pods.on_mark(3) == ()
+    assert draining_pods.goal(POD.key) == goal
+    assert draining_pods.slices_to_annotate(POD.key) == (observed,)
+    changed = slice_at("a", {"p": "gone", "q": "ready"}, "", "http", 4)
+    draining_pods.on_slice(observed, changed)
+    draining_pods.on_slice(changed, annotated(changed, 5))
+    draining_pods.on_mark(5)
+    assert not draining_pods.uses(POD.key)

@@ -8,7 +8,7 @@ proxy reads.
 
 **The goal** is taken when the Pod turns from used to unused: for each reading
 (``consume.selections``) the revision of the last write of the Service's slices there. A node that
-has applied it has none of the earlier states. For three reasons that is more than a maximum of
+has applied it has none of the earlier states. Writes of metadata alone do not count. For three reasons that is more than a maximum of
 revisions:
 
 * A deleted slice has no revision; that of the next mark of the watch is used. What happened before
@@ -161,6 +161,9 @@ class DrainingPods:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         before, after = _service_of(old), _service_of(new)
+        if before == after and old is not None and new is not None and _is_same(old, new):
+            self._slices.get(before, {})[new.metadata.name] = new
+            return
         for service, endpoint_slice in ((before, old), (after, new)):
             if service and endpoint_slice is not None:
                 self._count(service)
@@ -376,6 +379,18 @@ def _service_of(endpoint_slice: EndpointSlice | None) -> str:
         f"{endpoint_slice.metadata.namespace}/{name}"
         if endpoint_slice is not None and name and list_selections_of_slice(endpoint_slice)
         else ""
+    )
+
+
+def _is_same(old: EndpointSlice, new: EndpointSlice) -> bool:
+    """Returns True if kernels read the same from both, of one Service: only metadata differs, such
+    as the requests for reports of other drains. A goal that followed these would never be reached
+    while many Pods are drained.
+    """
+    return (
+        old.endpoints == new.endpoints
+        and old.ports == new.ports
+        and list_selections_of_slice(old) == list_selections_of_slice(new)
     )
 
 

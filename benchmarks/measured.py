@@ -53,7 +53,8 @@ class Bench:
         self._rng = random.Random(1)
         self._stored: dict[tuple[str, str], Object] = {}
         self._services = {f"web-{number}": _service(number) for number in range(services)}
-        self._totals = [[0] * services for _ in range(nodes)]
+        self._nodes = nodes
+        self._totals = [[0] * services for _ in CONNECTIONS]
         self._uids = [each["metadata"]["uid"][:UID_LENGTH] for each in self._services.values()]
         for number in range(nodes):
             self._deliver(Nodes, Node, encode(_node(number)))
@@ -70,17 +71,19 @@ class Bench:
         self.controller.on_change(Change(resource.key, old, new), self.now)
 
     def _leases(self) -> Iterator[bytes]:
-        """The Leases that nodes write in ten seconds, in their order."""
-        for number, totals in enumerate(self._totals):
-            zone = number % len(CONNECTIONS)
+        """The Leases that nodes write in ten seconds, in their order; those of a zone are alike."""
+        demands = []
+        for zone, totals in enumerate(self._totals):
             for index in range(len(totals)):
                 mean = CONNECTIONS[zone if index % 2 else -1 - zone]
                 totals[index] += self._rng.randint(0, 2 * mean)
-            yield encode(_lease(number, write_demand(dict(zip(self._uids, totals, strict=True)))))
+            demands.append(write_demand(dict(zip(self._uids, totals, strict=True))))
+        for number in range(self._nodes):
+            yield encode(_lease(number, demands[number % len(demands)]))
 
     def run(self, seconds: float) -> float:
         """Returns the processor seconds of the controller."""
-        spent, step_s = 0.0, CHANGED_PERIOD_S / len(self._totals)
+        spent, step_s = 0.0, CHANGED_PERIOD_S / self._nodes
         for _ in range(round(seconds / CHANGED_PERIOD_S)):
             leases = list(self._leases())
             started = time.process_time()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -71,8 +72,10 @@ async def play(place: Mesh, shares: Sequence[float], duration_s: float) -> Playe
     return played
 
 
-def figures(played: Played, name: str, shares: Sequence[float]) -> dict[str, Any]:
-    """When the load stayed below its bound, and the load and the crossing part after that."""
+def figures(played: Played, name: str) -> dict[str, Any]:
+    """When the load stayed below its bound, and the load and the crossing part after that. A busy
+    machine makes fewer calls of the busiest zone, so the least possible is that of the calls made.
+    """
     samples, window = played.samples[name], round(WINDOW_S / SAMPLE_S)
     settled_s = 0.0
     for end in range(window, len(samples) + 1):
@@ -81,12 +84,17 @@ def figures(played: Played, name: str, shares: Sequence[float]) -> dict[str, Any
             settled_s = recent[-1].at
     last = samples[-round(SETTLED_WINDOW_S / SAMPLE_S) :]
     load, crossing = load_of(ZONE_BY_ENDPOINT, last)
+    made = Counter[str]()
+    for sample in last:
+        for (_, zone), count in sample.counts.items():
+            made[zone] += count
+    shares = tuple(made[zone] / made.total() for zone in ZONES)
     return {
         "settled_s": round(settled_s),
         "load_first": round(load_of(ZONE_BY_ENDPOINT, samples[:window])[0], 2),
         "load": round(load, 2),
         "crossing": round(crossing, 3),
-        "crossing_least": round(least_crossing(tuple(shares)), 3),
+        "crossing_least": round(least_crossing(shares), 3),
         "noise": round(noise(last), 2),
         "writes": played.writes.get(name, []),
     }
@@ -110,8 +118,8 @@ async def test_envoy_and_grpc_split_as_measured_within_three_minutes(
         for shares in STEPS[:2]:
             played = await play(place, shares, SETTLED_S + SETTLED_WINDOW_S)
             for kind, (measured, near) in SERVICES.items():
-                told = figures(played, measured, shares)
-                beside = figures(played, near, shares)
+                told = figures(played, measured)
+                beside = figures(played, near)
                 tell(f"measured zones by load reports, {kind}, {shares}: {told}")
                 tell(f"beside it PreferSameZone, {kind}: {beside}; {place.annotations(measured)}")
                 tell(f"timeline {timeline(played.samples[measured])}; failed: {place.failed}")
@@ -119,6 +127,6 @@ async def test_envoy_and_grpc_split_as_measured_within_three_minutes(
                 assert told["settled_s"] <= SETTLED_S + WINDOW_S, told
                 assert told["load"] <= LOAD_MAX + told["noise"], told
                 assert told["crossing"] <= told["crossing_least"] + 0.02 + 0.01, told
-                assert beside["load"] > 2.2, "PreferSameZone: its hot zone burns"
+                assert beside["load"] > 1.5 * told["load"], "PreferSameZone: its hot zone burns"
                 assert beside["crossing"] == 0
         assert place.failed == {}, "a request failed"

@@ -60,7 +60,7 @@ async def play(place: Mesh, shares: Sequence[float], duration_s: float) -> Playe
     await place.rates(rates, shares)
     began, played = time.monotonic(), Played()
     before = {name: place.annotations(name) for name in rates}
-    while time.monotonic() - began < duration_s:
+    for _ in range(round(duration_s / SAMPLE_S)):
         await asyncio.sleep(SAMPLE_S)
         at = time.monotonic() - began
         for name, counts in (await place.counts()).items():

@@ -42,7 +42,7 @@ CAP: Final = 3.0
 CAPPED_NODES_MIN: Final = 3
 #: minimum seconds between two updates of averages, caps and coverage, which cost O(nodes)
 REFRESH_S: Final = 1.0
-#: connections per second below which a rate is none
+#: connections per second below which a rate is none, and forgotten
 _RATE_MIN: Final = 1e-6
 #: rates of reports are integers, in millionths of a connection per second
 _UNITS: Final = 1_000_000
@@ -129,7 +129,7 @@ class _Source:
         for key, rate in rates.items():
             sums[key] = sums.get(key, 0) + rate - before.pop(key, 0)
         for key, rate in before.items():
-            sums[key] -= rate
+            sums[key] = sums.get(key, 0) - rate
         reporter.rates = rates
 
     def move(self, name: str, zone: str) -> None:
@@ -171,11 +171,13 @@ class _Source:
         quick = _Weights.of(STEP_HALF_LIFE_S, passed_s, reported_s)
         for zone, sums in self._sums.items():
             averages = self._averages.setdefault(zone, {})
-            for key, rate in sums.items():
+            for key, rate in list(sums.items()):
                 average = averages.get(key)
                 if average is None:
                     average = averages[key] = _Average()
                 average.add(rate / _UNITS, slow, quick, now)
+                if not rate and max(average.rate, average.recent) < _RATE_MIN:
+                    del sums[key], averages[key]
 
     def rates(self, uid: str) -> dict[str, float]:
         """Returns the averages of the Service *uid* by zone."""
@@ -332,8 +334,9 @@ def _take_rates(reporter: _Reporter, totals: dict[str, int], now: float) -> dict
     rates = {}
     for key, total in totals.items():
         last = before.get(key, total)
-        if total != last:
-            rates[key] = int((total - last if total > last else total) * per_s)
+        rate = int((total - last if total >= last else total) * per_s)
+        if rate:
+            rates[key] = rate
     return rates
 
 

@@ -68,7 +68,7 @@ TOTALS = st.lists(st.integers(0, 10**6) | st.sampled_from((0, COUNT_MAX)), min_s
 
 
 @effort(300)
-@given(totals=TOTALS, spans=st.lists(st.floats(0.1, 100), min_size=12, max_size=12))
+@given(totals=TOTALS, spans=st.lists(st.floats(1.01, 85), min_size=12, max_size=12))
 def test_totals_become_differences_that_are_never_negative(
     totals: list[int], spans: list[float]
 ) -> None:
@@ -143,3 +143,40 @@ def test_services_that_do_not_ask_cost_no_memory() -> None:
     meter.on_report("n0", "other000:9,uid00000:19", 3.0)
     assert meter.rates("uid00000", 3.0) == {}
     assert meter.coverage(3.0) == 1.0
+
+
+def test_zones_that_a_server_reports_no_longer_cost_no_memory() -> None:
+    meter = meter_of({})
+    for now in range(0, 4000, 10):
+        zone = f"zone-{now // 10}" if now < 200 else "zone-a"
+        meter.on_server_report("s", f"{zone}/uid00000:{now}", float(now))
+    assert meter.request_rates("uid00000", 3990.0) == {"zone-a": pytest.approx(1.0)}
+    assert list(meter._servers._sums[""]) == ["zone-a/uid00000"]
+
+
+def test_the_steps_of_many_nodes_with_few_connections_show_in_their_sum() -> None:
+    nodes = {f"n{number}": "ab"[number % 2] for number in range(200)}
+    meter = meter_of(nodes)
+    per_s = dict.fromkeys(nodes, 0.3)
+    totals = dict.fromkeys(nodes, 0.0)
+    for now in range(0, 1231, 10):
+        if now > 1200:
+            per_s = {node: 1.2 if zone == "a" else 0.3 for node, zone in nodes.items()}
+        for number, (node, rate) in enumerate(per_s.items()):
+            totals[node] += 10 * rate
+            meter.on_report(node, f"uid00000:{round(totals[node])}", now + number / 20)
+    rates = meter.rates("uid00000", 1240.0)
+    assert rates is not None
+    # 30 s later, of 120: with the half-life of 60 s it would be 56
+    assert rates["a"] == pytest.approx(97.5, rel=0.05)
+    assert rates["b"] == pytest.approx(30.0, rel=0.05)
+
+
+def test_a_node_that_changes_its_zone_takes_its_connections_along() -> None:
+    meter = meter_of({"n0": "a", "n1": "b"})
+    rates_after(meter, {"n0": 5, "n1": 7})
+    meter.on_node("n0", "b", is_expected=True)
+    for now in range(910, 4000, 10):
+        for node, rate in (("n0", 5), ("n1", 7)):
+            meter.on_report(node, f"uid00000:{rate * now}", float(now))
+    assert meter.rates("uid00000", 3990.0) == {"b": pytest.approx(12.0)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from itertools import pairwise
@@ -75,23 +74,6 @@ def test_steady_demand_writes_nothing(demand: dict[str, float]) -> None:
     assert status_writes == 2, "Warming and Measured"
     world.run(scaled(DAY_S), demand)
     assert (len(world.writes), len(world.status_writes)) == (writes, status_writes)
-
-
-@pytest.mark.parametrize("period_s", [30, 120, 300, 1200, 3600])
-def test_demand_that_swings(period_s: int) -> None:
-    """Between 60:15:25 and 25:15:60. PreferSameZone's greatest load is 1.8."""
-    world = MeasuredWorld(TWELVE)
-    start, worst, same_zone = world.now, 0.0, 0.0
-    seconds = max(HOUR_S, period_s)
-    while world.now < start + seconds:
-        wave = 17.5 * math.sin(2 * math.pi * (world.now - start) / period_s)
-        demand = {"a": 42.5 + wave, "b": 15.0, "c": 42.5 - wave}
-        world.run(10, {zone: 5 * rate for zone, rate in demand.items()})
-        if world.now > start + 300:
-            worst = max(worst, world.cost(demand).load)
-            same_zone = max(same_zone, world.same_zone(demand).load)
-    assert worst <= same_zone + 1e-6
-    assert len(world.writes) <= 60 * seconds / HOUR_S
 
 
 def test_a_tenant_who_opens_a_million_connections_is_bounded() -> None:

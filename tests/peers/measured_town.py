@@ -99,21 +99,9 @@ class Town:
 
     async def open(self) -> None:
         """Creates Nodes, Pods and the Service, and starts the clients."""
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        nodes = [
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {
-                    "name": name_of(zone),
-                    "labels": {"topology.kubernetes.io/zone": zone},
-                },
-                "status": {**ready, "allocatable": {"cpu": "4"}},
-            }
-            for zone in ZONES
-        ]
+        nodes = [node_of(zone) for zone in ZONES]
         pods = [
-            _pod(f"web-{zone[-1]}-{index}", zone, address)
+            pod_of(f"web-{zone[-1]}-{index}", zone, address)
             for number, zone in enumerate(ZONES)
             for index, address in enumerate(addresses_of(number))
         ]
@@ -169,11 +157,23 @@ def name_of(zone: str) -> str:
     return f"node-{zone[-1]}"
 
 
+def node_of(zone: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name_of(zone), "labels": {"topology.kubernetes.io/zone": zone}},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "4"},
+        },
+    }
+
+
 def addresses_of(number: int) -> list[str]:
     return [f"10.79.{number + 1}.{index}" for index in range(1, ENDPOINTS + 1)]
 
 
-def _pod(name: str, zone: str, address: str) -> dict[str, Any]:
+def pod_of(name: str, zone: str, address: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class Sample:
         self.counts = counts
 
 
-def load_of(place: Town, samples: list[Sample]) -> tuple[float, float]:
+def load_of(zone_by_endpoint: Mapping[str, str], samples: list[Sample]) -> tuple[float, float]:
     """The greatest load of an endpoint in fair shares, and the part that left its zone."""
     by_endpoint: Counter[str] = Counter()
     crossing = total = 0
@@ -50,12 +51,12 @@ def load_of(place: Town, samples: list[Sample]) -> tuple[float, float]:
         for (endpoint, zone), count in sample.counts.items():
             by_endpoint[endpoint] += count
             total += count
-            crossing += count * (place.zone_by_endpoint[endpoint] != zone)
+            crossing += count * (zone_by_endpoint[endpoint] != zone)
     fair = total / (ENDPOINTS * len(ZONES))
     return max(by_endpoint.values()) / fair, crossing / total
 
 
-def noise(place: Town, samples: list[Sample]) -> float:
+def noise(samples: list[Sample]) -> float:
     """Three standard errors of the greatest allowed load: one of 36 endpoints is that far off."""
     total = sum(sum(sample.counts.values()) for sample in samples)
     return 3 * (LOAD_MAX / (total / (ENDPOINTS * len(ZONES)))) ** 0.5
@@ -84,19 +85,19 @@ async def settle(
         await play(place, shares, rate, SAMPLE_S, own)
         if len(own) >= window:
             recent = own[-window:]
-            load, _ = load_of(place, recent)
-            if load > LOAD_MAX + noise(place, recent):
+            load, _ = load_of(place.zone_by_endpoint, recent)
+            if load > LOAD_MAX + noise(recent):
                 settled_s = recent[-1].at - began
     samples += own
-    load, crossing = load_of(place, own[-2 * window :])
+    load, crossing = load_of(place.zone_by_endpoint, own[-2 * window :])
     return {
         "shares": shares,
         "settled_s": round(settled_s),
         "load": round(load, 2),
-        "load_first": round(load_of(place, own[:window])[0], 2),
+        "load_first": round(load_of(place.zone_by_endpoint, own[:window])[0], 2),
         "crossing": round(crossing, 3),
         "crossing_least": round(least_crossing(shares), 3),
-        "noise": round(noise(place, own[-2 * window :]), 2),
+        "noise": round(noise(own[-2 * window :]), 2),
     }
 
 
@@ -138,7 +139,7 @@ async def main(program: str, mode: str, rate: int) -> dict[str, list[Any]]:
                     told = await settle(place, shares, rate, samples)
                 else:
                     await play(place, shares, rate, 60, samples)
-                    load, crossing = load_of(place, samples[-8:])
+                    load, crossing = load_of(place.zone_by_endpoint, samples[-8:])
                     told = {
                         "shares": shares,
                         "load": round(load, 2),

@@ -16,6 +16,7 @@ counts what is not, and reads no more than ``DEMAND_LENGTH_MAX`` characters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -34,6 +35,9 @@ DEMAND_LENGTH_MAX: Final = 4096
 UID_LENGTH: Final = 8
 #: a counter of the kernel has 64 bits; JSON readers keep 53
 COUNT_MAX: Final = 2**53
+#: the reports of nodes as they should be, with less than ``COUNT_MAX`` everywhere
+_ENTRY: Final = f"[0-9A-Za-z]{{{UID_LENGTH}}}:[0-9]{{1,15}}"
+_REPORT: Final = re.compile(f"{_ENTRY}(?:,{_ENTRY})*")
 
 
 class Demand(NamedTuple):
@@ -70,6 +74,12 @@ def read_demand(text: str) -> Demand:
     if len(text) > DEMAND_LENGTH_MAX:
         return Demand({}, 1)
     counts: dict[str, int] = {}
+    if _REPORT.fullmatch(text):
+        words = text.replace(",", ":").split(":")
+        counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        if 2 * len(counts) == len(words):
+            return Demand(counts, 0)
+        counts = {}
     invalid = 0
     for entry in text.split(",") if text else ():
         key, _, digits = entry.partition(":")

@@ -2,9 +2,10 @@
 ``sliceplane.dev/measured-shares`` with each decision, and the condition
 ``TrafficDistributionMeasured``.
 
-A decision is due every ``PERIOD_S``, and at once when a zone with ready Nodes comes or goes. It is
-based on the nodes' Leases (``meter``) and mostly changes nothing (``decision``). While nothing
-sound is measured, the last shares stay for ``KEPT_S``; then the annotation is removed, and the
+A decision is due every ``CHECK_S``, and at once when a zone with ready Nodes comes or goes. It is
+based on the nodes' Leases (``meter``) and mostly changes nothing (``decision``); it changes shares
+once in ``PERIOD_S`` at most. If demand swings, the shares are those of its peaks (``swings``). While
+nothing sound is measured, the last shares stay for ``KEPT_S``; then the annotation is removed, and the
 shares are those of CPU. The condition says why.
 
 All state but the averages is in the Service, so a restart writes nothing: the condition stays while
@@ -40,11 +41,13 @@ from sliceplane.controllers.measured.decision import (
     estimate,
     is_overload,
     moves_between,
+    overloaded_zone,
     predict,
     round_shares,
 )
 from sliceplane.controllers.measured.endpoints import EndpointCounts
 from sliceplane.controllers.measured.meter import DemandMeter
+from sliceplane.controllers.measured.swings import Swings
 from sliceplane.controllers.node_progress import PROXY_LEASES, XDS_LEASES
 from sliceplane.controllers.traffic_distribution import (
     DesiredCondition,
@@ -69,7 +72,8 @@ SHARES_DECIDED: Final = "MeasuredSharesDecided"
 #: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
 WEIGHTS: Final = "weights:"
 
-#: seconds between two decisions of a Service
+#: seconds between two decisions of a Service, as nodes report, and between two of its changes
+CHECK_S: Final = 9.0
 PERIOD_S: Final = 60.0
 #: seconds from the first event of a Service to its first decision: two half-lives
 WARMING_S: Final = 120.0
@@ -102,11 +106,13 @@ class _Followed:
     #: when the measurement was sound last
     sound_at: float
     decided_at: float = float("-inf")
+    changed_at: float = float("-inf")
     #: the annotation of the write under way, and the one that was written last; ``None``: none by
     #: this process
     writing: str | None = None
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
+    swings: Swings = field(default_factory=Swings)
     prediction: PredictedHints | None = None
     #: a clause if the decision in effect overloads an endpoint
     overload: str = ""
@@ -192,7 +198,9 @@ class MeasuredZonesController(KeyedController):
             self._meter.follow(followed.uid)
             self._endpoints.follow(key)
         elif not is_outdated(service, followed.service):
-            followed.service = service
+            before, followed.service = followed.annotation, service
+            if followed.annotation not in (before, followed.writing):
+                followed.changed_at = now  # edited
         self.enqueue(key, now)
 
     def _forget(self, key: str) -> None:
@@ -210,7 +218,7 @@ class MeasuredZonesController(KeyedController):
         self._meter.on_node(name, zone, is_expected=facts is not None and facts.counted)
         if before != [zone.name for zone in self._zones.views]:
             for key, followed in self._followed.items():
-                followed.decided_at = float("-inf")
+                followed.decided_at = followed.changed_at = float("-inf")
                 self.enqueue(key, now)
 
     # -- work
@@ -226,8 +234,8 @@ class MeasuredZonesController(KeyedController):
                 *condition_writes(service, (), now, (CONDITION,)),
             )
         condition, text = self._decision(key, followed, now)
-        due = followed.decided_at + PERIOD_S
-        self.enqueue_after(key, due - now if due > now else PERIOD_S, now)
+        due = followed.decided_at + CHECK_S
+        self.enqueue_after(key, due - now if due > now else CHECK_S, now)
         return (
             *self._shares_write(followed, text, condition.message),
             *condition_writes(service, (condition,), now, (CONDITION,)),
@@ -290,7 +298,7 @@ class MeasuredZonesController(KeyedController):
         if not is_sound:
             return condition, current if now - followed.sound_at < KEPT_S else ""
         followed.sound_at = now
-        if now - followed.decided_at < PERIOD_S:
+        if now - followed.decided_at < CHECK_S:
             return _with_overload(condition, followed), current
         followed.decided_at = now
         view = ServiceView(
@@ -300,11 +308,20 @@ class MeasuredZonesController(KeyedController):
         )
         inputs = HintInputs(view, self._endpoints.of(key), self._zones.views)
         try:
-            text = decide(inputs, "" if followed.is_edited else current, measured)
+            zone = overloaded_zone(inputs, current, measured)
+            shares = followed.swings.shares(measured.shares, zone, now)
+            text = current
+            if now - followed.changed_at >= PERIOD_S:
+                text = decide(
+                    inputs,
+                    "" if followed.is_edited else current,
+                    measured._replace(shares=shares),
+                )
             prediction = predict(inputs, text, measured.shares)
             if text != current or followed.prediction is None:
                 followed.overload = _overload(prediction, view)
             if text != current:
+                followed.changed_at = now
                 before = predict(inputs, current, measured.shares)
                 self._moves.value += moves_between(before.placement, prediction.placement)
         except HeuristicError:  # an Event of the controller of EndpointSlices has the reason

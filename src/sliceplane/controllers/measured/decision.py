@@ -136,12 +136,8 @@ def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
     if read_shares(current).keys() != parts.keys():
         return text
     bound = 1.0 + overload_of(inputs.service.annotations)
-    lowest = {
-        zone: max(0.0, share - NOISE * measured.errors[zone])
-        for zone, share in measured.shares.items()
-    }
     new = predict(inputs, text, measured.shares).cost
-    if predict(inputs, current, lowest).cost.load > max(bound, new.load):
+    if predict(inputs, current, _lowest(measured)).cost.load > max(bound, new.load):
         return text
     gain = predict(inputs, current, measured.shares).cost.crossing - new.crossing
     return text if gain >= GAIN + NOISE * max(measured.errors.values()) else current
@@ -150,6 +146,33 @@ def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
 def is_overload(load: float, allowed: float) -> bool:
     """Returns True if *load* exceeds *allowed* by more than the rounding of few zones."""
     return load > allowed * (1 + ROUNDING)
+
+
+def overloaded_zone(inputs: HintInputs, current: str, measured: Estimate) -> str:
+    """Returns the zone because of which the hints for *current* are worse than ``PreferSameZone``, and
+    than the bound; "" if they are not. Raises ``HeuristicError``.
+    """
+    service, endpoints, _ = inputs
+    hints = predict(inputs, current, _lowest(measured))
+    total = sum(endpoints.values())
+    same_zone: Placement = {zone: {(zone,): count} for zone, count in endpoints.items()}
+    traffic = {zone: share * total for zone, share in measured.shares.items()}
+    if hints.cost.load <= max(
+        1.0 + overload_of(service.annotations), cost_of(same_zone, traffic).load
+    ):
+        return ""
+    hinted = dict.fromkeys(traffic, 0)
+    for by_names in hints.placement.values():
+        for names, count in by_names.items():
+            hinted |= {name: hinted.get(name, 0) + count for name in names or traffic}
+    return max(traffic, key=lambda zone: (traffic[zone] / max(1, hinted[zone]), zone))
+
+
+def _lowest(measured: Estimate) -> dict[str, float]:
+    return {
+        zone: max(0.0, share - NOISE * measured.errors[zone])
+        for zone, share in measured.shares.items()
+    }
 
 
 def moves_between(before: Placement, after: Placement) -> int:

@@ -1,18 +1,20 @@
 """Rates of new connections by Service and zone, from the totals that nodes report
 (``consume.demand``), and of requests from those of xDS servers.
 
-Each reporter has a moving average for each Service, with a half-life of ``HALF_LIFE_S``. It starts at
-zero and changes only with a report, so neither the time of a node's report within its interval nor
-a late report changes the shares of zones.
+Totals become differences: the first total of a node counts nothing, since its connections may be
+old; a total below the last one is that of a new counter and counts whole. A report gives the node's
+rates since the one before, which hold until the next one. The node of a report is that of the
+Lease's name, which is the part that its account may write, and the zone is the Node's.
+
+The rates of a zone are summed, as integers: a report costs O(its Services), and sums are the same in
+any order. Each sum has a moving average with a half-life of ``HALF_LIFE_S``, which starts at zero. A
+rate that is reported now was true since the report before, so averages catch up with that time.
 
 **Steps.** After a step of demand, such an average is wrong for minutes. A second one with a half-life
 of ``STEP_HALF_LIFE_S`` replaces it as soon as both differ by ``STEP`` of the larger and by
 ``STEP_ERRORS`` standard errors, for ``FOLLOWED_S`` until it has arrived. Noise of independent
-connections, and demand that changes by less, never do that.
-
-Totals become differences: the first total of a node counts nothing, since its connections may be
-old; a total below the last one is that of a new counter and counts whole. The node of a report is
-that of the Lease's name, which is the part that its account may write, and the zone is the Node's.
+connections, and demand that changes by less, never do that. Sums have steps that the few connections
+of each of a thousand nodes do not show.
 
 **Lies.** A node can report anything. A node whose connections to all Services together exceed
 ``CAP`` times the median of its zone counts as that much. The median is over nodes with connections,
@@ -22,10 +24,9 @@ and a zone with fewer than ``CAPPED_NODES_MIN`` of them has no cap: one node wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import log, sqrt
-from statistics import median
-from typing import Final
+from math import inf, log, sqrt
+from statistics import fmean, median
+from typing import Final, NamedTuple, Self
 
 from sliceplane.consume.demand import read_demand
 from sliceplane.consume.progress import LEASE_DURATION_S
@@ -39,27 +40,155 @@ FOLLOWED_S: Final = 4 * STEP_HALF_LIFE_S
 WINDOW_S: Final = HALF_LIFE_S / log(2)
 CAP: Final = 3.0
 CAPPED_NODES_MIN: Final = 3
-#: minimum seconds between two computations of caps and coverage, which cost O(nodes)
+#: minimum seconds between two updates of averages, caps and coverage, which cost O(nodes)
 REFRESH_S: Final = 1.0
-#: connections per second below which a rate is forgotten
+#: connections per second below which a rate is none, and forgotten
 _RATE_MIN: Final = 1e-6
+#: rates of reports are integers, in millionths of a connection per second
+_UNITS: Final = 1_000_000
 
 
 class _Reporter:
-    """A node or a server with reports: the last totals and the rates, by the keys of
-    ``consume.demand.Demand``.
+    """A node or a server with reports. ``totals`` and ``rates`` are those of the last report, by the
+    keys of ``consume.demand.Demand``; ``load`` is the moving average of all rates together.
     """
 
-    __slots__ = ("followed_until", "rates", "recent_rates", "reported_at", "total_rate", "totals")
+    __slots__ = ("load", "rates", "reported_at", "totals", "zone")
+
+    def __init__(self, zone: str) -> None:
+        self.zone = zone
+        self.totals: dict[str, int] = {}
+        self.rates: dict[str, int] = {}
+        self.load = 0.0
+        self.reported_at = -inf
+
+    def is_current(self, now: float) -> bool:
+        return now - self.reported_at <= LEASE_DURATION_S
+
+
+class _Weights(NamedTuple):
+    """Weights in a moving average: of the time since it was updated, and of the time that the reports
+    since then are about.
+    """
+
+    passed: float
+    reported: float
+
+    @classmethod
+    def of(cls, half_life_s: float, passed_s: float, reported_s: float) -> Self:
+        return cls(1 - 0.5 ** (passed_s / half_life_s), 1 - 0.5 ** (reported_s / half_life_s))
+
+
+class _Average:
+    """The moving averages of one sum. ``followed_until``: when ``recent`` no longer replaces
+    ``rate``.
+    """
+
+    __slots__ = ("followed_until", "present", "rate", "recent")
 
     def __init__(self) -> None:
-        self.totals: dict[str, int] = {}
-        self.rates: dict[str, float] = {}
-        self.recent_rates: dict[str, float] = {}
-        #: until when the recent rates replace the others after a step
-        self.followed_until: dict[str, float] = {}
-        self.total_rate = 0.0
-        self.reported_at = float("-inf")
+        self.present = 0.0
+        self.rate = 0.0
+        self.recent = 0.0
+        self.followed_until = -inf
+
+    def add(self, present: float, slow: _Weights, quick: _Weights, now: float) -> None:
+        before, change = self.present, present - self.present
+        self.present = present
+        self.rate += (before - self.rate) * slow.passed + change * slow.reported
+        self.recent += (before - self.recent) * quick.passed + change * quick.reported
+        # Reports of one interval may be about times of different lengths.
+        self.rate, self.recent = max(0.0, self.rate), max(0.0, self.recent)
+        if _is_step(self.rate, self.recent):
+            self.followed_until = now + FOLLOWED_S
+        if now < self.followed_until:
+            self.rate = self.recent
+
+
+class _Source:
+    """The reports of nodes, or of xDS servers: sums and averages by zone, then by key. Keys of
+    servers have the zone, so that they are in the zone "".
+    """
+
+    def __init__(self) -> None:
+        self.reporters: dict[str, _Reporter] = {}
+        self._sums: dict[str, dict[str, int]] = {}
+        self._averages: dict[str, dict[str, _Average]] = {}
+        self._averaged_at = -inf
+        #: seconds that the reports since then are about
+        self._spans_s: list[float] = []
+
+    def on_rates(self, reporter: _Reporter, rates: dict[str, int], span_s: float) -> None:
+        """Handles the rates since the last report, *span_s* ago."""
+        self.set_rates(reporter, rates)
+        if span_s < inf:  # the first report is about no time
+            self._spans_s.append(span_s)
+
+    def set_rates(self, reporter: _Reporter, rates: dict[str, int]) -> None:
+        sums, before = self._sums.setdefault(reporter.zone, {}), reporter.rates
+        for key, rate in rates.items():
+            sums[key] = sums.get(key, 0) + rate - before.pop(key, 0)
+        for key, rate in before.items():
+            sums[key] = sums.get(key, 0) - rate
+        reporter.rates = rates
+
+    def move(self, name: str, zone: str) -> None:
+        """Counts the reporter *name* in *zone* from now on."""
+        reporter = self.reporters.get(name)
+        if reporter is not None and reporter.zone != zone:
+            rates = dict(reporter.rates)
+            self.set_rates(reporter, {})
+            reporter.zone = zone
+            self.set_rates(reporter, rates)
+
+    def remove(self, name: str) -> None:
+        reporter = self.reporters.pop(name, None)
+        if reporter is not None:
+            self.set_rates(reporter, {})
+        if not self.reporters:
+            self._sums.clear()
+            self._averages.clear()
+
+    def forget(self, uid: str) -> None:
+        """Forgets the Service *uid*."""
+        for zone, sums in self._sums.items():
+            for key in [key for key in sums if _uid(key) == uid]:
+                del sums[key]
+                self._averages.get(zone, {}).pop(key, None)
+                for reporter in self.reporters.values():
+                    reporter.rates.pop(key, None)
+                    reporter.totals.pop(key, None)
+
+    def refresh(self, now: float) -> None:
+        """Ends the rates of reporters that do not report any more, and updates the averages."""
+        for reporter in self.reporters.values():
+            if reporter.rates and not reporter.is_current(now):
+                self.set_rates(reporter, {})
+        passed_s, self._averaged_at = max(0.0, now - self._averaged_at), now
+        reported_s = fmean(self._spans_s) if self._spans_s else 0.0
+        self._spans_s.clear()
+        slow = _Weights.of(HALF_LIFE_S, passed_s, reported_s)
+        quick = _Weights.of(STEP_HALF_LIFE_S, passed_s, reported_s)
+        for zone, sums in self._sums.items():
+            averages = self._averages.setdefault(zone, {})
+            for key, rate in list(sums.items()):
+                average = averages.get(key)
+                if average is None:
+                    average = averages[key] = _Average()
+                average.add(rate / _UNITS, slow, quick, now)
+                if not rate and max(average.rate, average.recent) < _RATE_MIN:
+                    del sums[key], averages[key]
+
+    def rates(self, uid: str) -> dict[str, float]:
+        """Returns the averages of the Service *uid* by zone."""
+        found: dict[str, float] = {}
+        for zone, averages in self._averages.items():
+            for key in [uid] if zone else [key for key in averages if _uid(key) == uid]:
+                average = averages.get(key)
+                name = zone or key.rpartition("/")[0]
+                if name and average is not None and average.rate > _RATE_MIN:
+                    found[name] = average.rate
+        return found
 
 
 class DemandMeter:
@@ -68,16 +197,17 @@ class DemandMeter:
     def __init__(self) -> None:
         #: Services to measure: number of Services by the start of the UID
         self._uids: Counter[str] = Counter()
-        #: nodes and xDS servers, by name
-        self._reporters: dict[str, _Reporter] = {}
-        self._servers: dict[str, _Reporter] = {}
+        self._nodes = _Source()
+        self._servers = _Source()
         self._zone_by_node: dict[str, str] = {}
         #: ready Nodes with a zone
         self._expected: set[str] = set()
         #: invalid entries of reports so far
         self.invalid = 0
-        self._refreshed_at = float("-inf")
-        self._caps: dict[str, float] = {}
+        self._refreshed_at = -inf
+        #: the most that a node's connections count, by zone, in the units of rates
+        self._limits: dict[str, float] = {}
+        self._capped: set[str] = set()
         self._covered = 0
 
     def follow(self, uid: str, step: int = 1) -> None:
@@ -85,94 +215,87 @@ class DemandMeter:
         self._uids[uid] += step
         if not self._uids[uid]:
             del self._uids[uid]
+            self._nodes.forget(uid)
+            self._servers.forget(uid)
 
     def on_node(self, name: str, zone: str, *, is_expected: bool) -> None:
         """Handles a Node; *zone* "": it has none, or is gone. *is_expected*: it should report."""
-        self._refreshed_at = float("-inf")
+        self._refreshed_at = -inf
         self._expected.discard(name)
         self._zone_by_node.pop(name, None)
         if zone:
             self._zone_by_node[name] = zone
             if is_expected:
                 self._expected.add(name)
+        self._nodes.move(name, zone)
 
     def on_report(self, node: str, text: str | None, now: float) -> None:
         """Handles the annotation of a node's Lease; ``None`` or "": the node counts nothing."""
-        self._on_report(self._reporters, node, text, now, has_zones=False)
+        if not text:
+            self._nodes.remove(node)
+            self._capped.discard(node)
+            return
+        counts = self._read(text)
+        reporter = self._nodes.reporters.get(node)
+        if reporter is None:
+            reporter = self._nodes.reporters[node] = _Reporter(self._zone_by_node.get(node, ""))
+        span_s = now - reporter.reported_at
+        if span_s > 0:
+            if not counts.keys() <= self._uids.keys():
+                counts = {key: total for key, total in counts.items() if key in self._uids}
+            rates = _take_rates(reporter, counts, now)
+            counted = self._capped_rates(node, reporter, rates, span_s)
+            self._nodes.on_rates(reporter, counted, span_s)
+            self._refresh(now)
 
     def on_server_report(self, server: str, text: str | None, now: float) -> None:
         """Handles the annotation of an xDS server's Lease, whose totals name the clients' zones."""
-        self._on_report(self._servers, server, text, now, has_zones=True)
-
-    def _on_report(
-        self,
-        reporters: dict[str, _Reporter],
-        name: str,
-        text: str | None,
-        now: float,
-        *,
-        has_zones: bool,
-    ) -> None:
         if not text:
-            reporters.pop(name, None)
+            self._servers.remove(server)
             return
+        counts = self._read(text)
+        reporter = self._servers.reporters.setdefault(server, _Reporter(""))
+        span_s = now - reporter.reported_at
+        if span_s > 0:
+            totals = {
+                key: total
+                for key, total in counts.items()
+                if "/" in key and _uid(key) in self._uids
+            }
+            self._servers.on_rates(reporter, _take_rates(reporter, totals, now), span_s)
+            self._refresh(now)
+
+    def _read(self, text: str) -> dict[str, int]:
         demand = read_demand(text)
         self.invalid += demand.invalid
-        reporter = reporters.setdefault(name, _Reporter())
-        span_s = now - reporter.reported_at
-        if span_s <= 0:
-            return
-        totals = {
-            key: count
-            for key, count in demand.counts.items()
-            if _uid(key) in self._uids and ("/" in key) == has_zones
-        }
-        present: dict[str, float] = {}
-        for key, total in totals.items():
-            before = reporter.totals.get(key, total)
-            present[key] = (total - before if total >= before else total) / span_s
-        # In the order of arrival, so that sums are the same in every process.
-        kept = [key for key in reporter.rates if _uid(key) in self._uids]
-        followed = tuple(dict.fromkeys((*kept, *present)))
-        rates = _averaged(reporter.rates, present, followed, 0.5 ** (span_s / HALF_LIFE_S))
-        recent = _averaged(
-            reporter.recent_rates, present, followed, 0.5 ** (span_s / STEP_HALF_LIFE_S)
-        )
-        until = {key: end for key, end in reporter.followed_until.items() if now < end}
-        for key, rate in rates.items():
-            if _is_step(rate, recent.get(key, 0.0)):
-                until[key] = now + FOLLOWED_S
-        rates |= {key: recent.get(key, 0.0) for key in until}
-        reporter.followed_until = until
-        reporter.totals, reporter.rates, reporter.recent_rates = totals, rates, recent
-        reporter.total_rate = sum(rates.values())
-        reporter.reported_at = now
+        return demand.counts
+
+    def _capped_rates(
+        self, node: str, reporter: _Reporter, rates: dict[str, int], span_s: float
+    ) -> dict[str, int]:
+        """Returns *rates*, which the node reports, or what counts of them."""
+        total = sum(rates.values())
+        kept = 0.5 ** (span_s / HALF_LIFE_S)
+        reporter.load = reporter.load * kept + total * (1 - kept)
+        limit = self._limits.get(reporter.zone)
+        if limit is None or reporter.load <= limit:
+            self._capped.discard(node)
+            return rates
+        self._capped.add(node)
+        part = limit / max(reporter.load, total)
+        return {key: int(rate * part) for key, rate in rates.items()}
 
     def rates(self, uid: str, now: float) -> dict[str, float] | None:
-        """Returns the connections per second from each zone; ``None`` if no node reports any. Costs
-        O(nodes).
-        """
+        """Returns the connections per second from each zone; ``None`` if no node reports any."""
         self._refresh(now)
-        if not self._covered:
-            return None
-        rates: dict[str, float] = {}
-        for node, reporter in self._reporters.items():
-            rate = reporter.rates.get(uid, 0.0)
-            zone = self._zone_by_node.get(node, "")
-            if rate and zone and self._is_current(reporter, now):
-                rates[zone] = rates.get(zone, 0.0) + rate * self._caps.get(node, 1.0)
-        return rates
+        return self._nodes.rates(uid) if self._covered else None
 
     def request_rates(self, uid: str, now: float) -> dict[str, float] | None:
         """Returns the requests per second from each zone; ``None`` if no xDS server reports any."""
-        servers = [each for each in self._servers.values() if self._is_current(each, now)]
-        rates: dict[str, float] = {}
-        for server in servers:
-            for key, rate in server.rates.items():
-                zone, _, of = key.rpartition("/")
-                if of == uid:
-                    rates[zone] = rates.get(zone, 0.0) + rate
-        return rates if servers else None
+        self._refresh(now)
+        if not any(each.is_current(now) for each in self._servers.reporters.values()):
+            return None
+        return self._servers.rates(uid)
 
     def coverage(self, now: float) -> float | None:
         """Returns the part of the ready Nodes with a zone that report; ``None`` if no node does."""
@@ -181,39 +304,40 @@ class DemandMeter:
 
     @property
     def capped(self) -> int:
-        """Number of nodes whose reports were capped when rates were computed last."""
-        return len(self._caps)
-
-    @staticmethod
-    def _is_current(reporter: _Reporter, now: float) -> bool:
-        return now - reporter.reported_at <= LEASE_DURATION_S
+        """Number of nodes whose last reports were capped."""
+        return len(self._capped)
 
     def _refresh(self, now: float) -> None:
         if 0 <= now - self._refreshed_at < REFRESH_S:
             return
         self._refreshed_at = now
+        self._nodes.refresh(now)
+        self._servers.refresh(now)
         self._covered = 0
-        rates_by_zone: dict[str, dict[str, float]] = {}
-        for node, reporter in self._reporters.items():
-            if self._is_current(reporter, now):
+        loads_by_zone: dict[str, list[float]] = {}
+        for node, reporter in self._nodes.reporters.items():
+            if reporter.is_current(now):
                 self._covered += node in self._expected
-                if reporter.total_rate:
-                    zone = self._zone_by_node.get(node, "")
-                    rates_by_zone.setdefault(zone, {})[node] = reporter.total_rate
-        self._caps = {}
-        for rates in rates_by_zone.values():
-            if len(rates) >= CAPPED_NODES_MIN:
-                self._caps.update(_caps(rates))
+                if reporter.load:
+                    loads_by_zone.setdefault(reporter.zone, []).append(reporter.load)
+        self._limits = {
+            zone: CAP * median(loads)
+            for zone, loads in loads_by_zone.items()
+            if len(loads) >= CAPPED_NODES_MIN
+        }
 
 
-def _averaged(
-    averages: Mapping[str, float], present: Mapping[str, float], keys: Iterable[str], kept: float
-) -> dict[str, float]:
-    """Returns moving averages: *kept* of the former, the rest of the *present* rates."""
-    found = {
-        key: averages.get(key, 0.0) * kept + present.get(key, 0.0) * (1 - kept) for key in keys
-    }
-    return {key: rate for key, rate in found.items() if rate > _RATE_MIN}
+def _take_rates(reporter: _Reporter, totals: dict[str, int], now: float) -> dict[str, int]:
+    """Returns the rates since the last report, without zeros, and notes this one."""
+    before, per_s = reporter.totals, _UNITS / (now - reporter.reported_at)
+    reporter.totals, reporter.reported_at = totals, now
+    rates = {}
+    for key, total in totals.items():
+        last = before.get(key, total)
+        rate = int((total - last if total >= last else total) * per_s)
+        if rate:
+            rates[key] = rate
+    return rates
 
 
 def _is_step(average: float, recent: float) -> bool:
@@ -225,9 +349,3 @@ def _is_step(average: float, recent: float) -> bool:
 
 def _uid(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def _caps(rates: Mapping[str, float]) -> dict[str, float]:
-    """Returns the factor of each node above the cap."""
-    most = CAP * median(rates.values())
-    return {node: most / rate for node, rate in rates.items() if rate > most}

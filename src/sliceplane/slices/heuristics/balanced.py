@@ -51,7 +51,7 @@ from sliceplane.slices.heuristics.types import (
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2
 OVERLOAD_MAX: Final = 100.0
-#: halvings in the search for a load; the remainder is assigned one by one
+#: halvings in the search for a pressure; the remainder is assigned one by one
 _HALVINGS: Final = 60
 
 
@@ -60,23 +60,23 @@ class _Group:
     """Zones that share their endpoints; usually one. ``endpoints_by_zone``: number of endpoints
     that serve the group, by their zone.
 
-    The group without names has the endpoints outside all zones with Nodes.
+    The group without names has the endpoints outside all zones with Nodes. Lenders have the same
+    ``pressure`` on each endpoint that they keep, as far as possible: their traffic, or what they had.
     """
 
     names: tuple[str, ...]
     traffic: float
     endpoints_by_zone: dict[str, int]
+    pressure: float
 
     @property
     def count(self) -> int:
         return sum(self.endpoints_by_zone.values())
 
-    def load(self, lent: int = 0) -> float:
-        """Returns the expected load of its endpoints after it lent *lent* of them."""
-        remaining = self.count - lent
-        if remaining > 0:
-            return self.traffic / remaining
-        return float("inf") if self.traffic > EPSILON else 0.0
+    @property
+    def load(self) -> float:
+        """The expected load of its endpoints."""
+        return _divided(self.traffic, self.count)
 
     def needs(self, bound: float) -> int:
         return ceil(self.traffic / bound - EPSILON)
@@ -85,11 +85,22 @@ class _Group:
         return max(0, self.count - self.needs(bound))
 
 
+def _divided(traffic: float, endpoints: int) -> float:
+    if endpoints > 0:
+        return traffic / endpoints
+    return float("inf") if traffic > EPSILON else 0.0
+
+
 class Balanced:
-    """A ``ZonalHeuristic``."""
+    """A ``ZonalHeuristic``. *lends_evenly*: zones lend equal parts of their endpoints, as far as the
+    bound allows, and not so that loads are equal: the traffic of each may become any other's.
+    """
 
     name: Final = "sliceplane.dev/Balanced"
     kind: Literal["zonal"] = "zonal"
+
+    def __init__(self, *, lends_evenly: bool = False) -> None:
+        self._lends_evenly = lends_evenly
 
     def allocate(
         self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
@@ -100,7 +111,9 @@ class Balanced:
         if whole <= 0:
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
         traffic = {zone.name: zone.share / whole * total for zone in zones}
-        groups = [_own_group(zone, traffic[zone.name], endpoints) for zone in zones]
+        groups = [
+            _own_group(zone, traffic[zone.name], endpoints, self._lends_evenly) for zone in zones
+        ]
         if _needed(groups, bound) <= total:
             placement = _lent(groups, endpoints, bound)
         else:
@@ -154,9 +167,10 @@ def _lent(groups: list[_Group], endpoints: Mapping[str, int], bound: float) -> P
         # With one group for all zones, endpoints need no hints.
         return {zone: {(): count} for zone, count in endpoints.items()}
     names = {name for group in groups for name in group.names}
-    spare = _Group((), 0.0, {zone: count for zone, count in endpoints.items() if zone not in names})
+    others = {zone: count for zone, count in endpoints.items() if zone not in names}
+    spare = _Group((), 0.0, others, 0.0)
     _lend([spare, *groups], bound)
-    _lend_all(spare, max(groups, key=lambda group: (group.load(), group.names)))
+    _lend_all(spare, max(groups, key=lambda group: (group.load, group.names)))
     return {
         zone: {
             group.names: group.endpoints_by_zone[zone]
@@ -202,9 +216,12 @@ def overload_of(annotations: Mapping[str, str]) -> float:
     return value
 
 
-def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> _Group:
+def _own_group(
+    zone: ZoneView, traffic: float, endpoints: Mapping[str, int], lends_evenly: bool
+) -> _Group:
     count = endpoints.get(zone.name, 0)
-    return _Group((zone.name,), traffic, {zone.name: count} if count else {})
+    own = {zone.name: count} if count else {}
+    return _Group((zone.name,), traffic, own, count if lends_evenly else traffic)
 
 
 def _join(groups: list[_Group], bound: float) -> list[_Group]:
@@ -213,11 +230,12 @@ def _join(groups: list[_Group], bound: float) -> list[_Group]:
     """
     neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
     others = [group for group in groups if group is not neediest]
-    partner = min(others, key=lambda group: (group.load(), group.names))
+    partner = min(others, key=lambda group: (group.load, group.names))
     joined = _Group(
         tuple(sorted((*neediest.names, *partner.names))),
         neediest.traffic + partner.traffic,
         {**neediest.endpoints_by_zone, **partner.endpoints_by_zone},
+        neediest.pressure + partner.pressure,
     )
     return [joined if group is neediest else group for group in groups if group is not partner]
 
@@ -242,8 +260,9 @@ def _lend(groups: list[_Group], bound: float) -> None:
 
 
 def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
-    """Returns how many endpoints each group lends, *needed* in all, so that the highest load among
-    lenders is the least possible.
+    """Returns how many endpoints each group lends, *needed* in all, so that the highest pressure on
+    an endpoint of a lender is the least possible. Lenders keep a load of 1 or less, if that is
+    enough.
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
@@ -255,31 +274,36 @@ def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
         for index, group in enumerate(groups)
         if group.traffic > EPSILON and group.surplus(bound)
     ]
+    if sum(groups[index].surplus(1.0) for index in lenders) >= needed:
+        bound = 1.0
     low = 0.0
-    high = bound
+    high = max((_divided(each.pressure, max(1, each.needs(bound))) for each in groups), default=0.0)
     for _ in range(_HALVINGS if needed else 0):
-        load = (low + high) / 2
-        if sum(_lendable(groups[index], load, bound) for index in lenders) < needed:
-            low = load
+        most = (low + high) / 2
+        if sum(_lendable(groups[index], most, bound) for index in lenders) < needed:
+            low = most
         else:
-            high = load
+            high = most
     for index in lenders if needed else ():
         amounts[index] = _lendable(groups[index], low, bound)
     for _ in range(needed - sum(amounts[index] for index in lenders)):
         able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
         next_one = min(
             able,
-            key=lambda index: (groups[index].load(lent=amounts[index] + 1), groups[index].names),
+            key=lambda index: (
+                _divided(groups[index].pressure, groups[index].count - amounts[index] - 1),
+                groups[index].names,
+            ),
         )
         amounts[next_one] += 1
     return amounts
 
 
-def _lendable(group: _Group, load: float, bound: float) -> int:
-    """Returns how many endpoints *group* can lend without a load beyond *load*."""
-    if load <= 0:
+def _lendable(group: _Group, most: float, bound: float) -> int:
+    """Returns how many endpoints *group* can lend without a pressure beyond *most*."""
+    if most <= 0:
         return 0
-    return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + EPSILON)))
+    return max(0, min(group.surplus(bound), floor(group.count - group.pressure / most + EPSILON)))
 
 
 def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:

@@ -6,6 +6,9 @@ the zones' CPU.
 heuristic stays a pure function. A zone that the annotation does not name has no share. Without a
 valid annotation, or if none of its zones has ready Nodes, the shares are those of CPU.
 
+Zones lend equal parts of their endpoints, since demand may change places: a zone that keeps the part
+k of its endpoints has at most 1 / k times the load of ``PreferSameZone``, whatever comes.
+
 Shares measure where connections start, which does not depend on the hints: following them cannot
 make them change, so decisions do not oscillate.
 """
@@ -41,7 +44,7 @@ class MeasuredZones:
         shares = read_shares(service.annotations.get(ANNOTATION_SHARES, ""))
         if any(zone.name in shares for zone in zones):
             zones = tuple(replace(zone, share=shares.get(zone.name, 0) / PARTS) for zone in zones)
-        return Balanced().allocate(service, endpoints, zones)
+        return Balanced(lends_evenly=True).allocate(service, endpoints, zones)
 
 
 def read_shares(text: str) -> dict[str, int]:

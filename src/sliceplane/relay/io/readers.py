@@ -99,7 +99,7 @@ class ReaderProcesses:
         self._readers = {f"reader-{one}": _Process() for one in range(1, plane.config.readers + 1)}
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: Sequence[socket.socket] = ()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.restarts = plane.metrics.counter(
             "sliceplane_reader_restarts_total", "Reader processes that ended and were started anew."
         )
@@ -186,7 +186,7 @@ class ReaderProcesses:
         self._signal(signal.SIGUSR1)
 
     async def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         for sock in self._sockets:  # or clients would go on waiting in the queues
             sock.close()
         self._signal(signal.SIGTERM)
@@ -229,12 +229,12 @@ class ReaderProcesses:
     async def _keep(self, reader: _Process, config: ReaderConfig) -> None:
         """Starts the process as often as it ends."""
         loop = asyncio.get_running_loop()
-        while not self._stopping:
+        while not self._stopping.is_set():
             reader.started_at = loop.time()
             code = await self._run(reader, config)
             reader.ready.clear()
-            if code == 0:
-                return  # the server stops
+            if self._stopping.is_set():
+                return
             self.restarts.value += 1
             _log.error(
                 "a reader process ended: it is started anew", number=config.number, code=code
@@ -258,7 +258,7 @@ class ReaderProcesses:
         with contextlib.suppress(OSError):  # it has ended
             process.stdin.write(pickle.dumps(config))
             process.stdin.close()
-        if self._stopping:
+        if self._stopping.is_set():
             process.terminate()
         code = await process.wait()
         reader.process = None

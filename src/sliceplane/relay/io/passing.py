@@ -191,10 +191,11 @@ class Passage:
     ) -> None:
         """The parent's answer, as it comes, until either side has gone."""
         answer = connection.answer
+        fields = (line.encode("latin-1").split(b":", 1) for line in answer.lines)
         headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in answer.headers.items()
-            if name not in _NOT_PASSED or name == "content-length"
+            (name.lower(), value.strip())
+            for name, value in fields
+            if (key := name.decode("latin-1").lower()) not in _NOT_PASSED or key == "content-length"
         ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if request.method == "HEAD":

@@ -128,6 +128,11 @@ class Reader(Relay):
         self._descriptor = config.descriptor
         self._page = f"{METRICS_PAGE}reader-{config.number}"
 
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:  # the server ends its streams, which is no fault
+            task.cancel()
+        await super().__aexit__(*error)
+
     def _open_port(self) -> socket.socket:
         return socket.socket(fileno=self._descriptor)
 

@@ -192,9 +192,9 @@ class ReaderProcesses:
         self._signal(signal.SIGTERM)
         ends_at = asyncio.get_running_loop().time() + STOP_S_MAX
         while waiting := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(waiting, timeout=_END_STREAMS_S)
             # A client whose stream ended may open the next one at a process that goes on.
             self._plane.end_streams()
-            await asyncio.wait(waiting, timeout=_END_STREAMS_S)
             if asyncio.get_running_loop().time() > ends_at:
                 self._signal(signal.SIGKILL)
         shutil.rmtree(self._folder, ignore_errors=True)

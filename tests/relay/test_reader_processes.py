@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -21,6 +22,8 @@ from typing import Any
 import pytest
 from tests.relay.relaying import IN_DEFAULT
 from tests.relay.test_readers import put
+from tests.replicated.conftest import etcd
+from tests.replicated.members import Member
 from tests.server.serving import Server, complaints
 from tests.server.test_cli_serving import running
 from tests.server.test_http_access import KUBECTL
@@ -28,6 +31,7 @@ from tests.waiting import until
 
 from sliceplane.server.io.keys.pki import Pki
 
+__all__ = ["etcd"]
 WATCHERS = 12
 PATH = f"{IN_DEFAULT}?labelSelector=colour%3Dred"
 
@@ -142,8 +146,8 @@ class Watch(threading.Thread):
     def check(self, history: list[tuple[int, str]]) -> None:
         """Each watch has exactly what happened between its begin and its last event."""
         for began, events in self.runs:
-            until_ = events[-1][0] if events else began
-            assert events == [event for event in history if began < event[0] <= until_]
+            end = events[-1][0] if events else began
+            assert events == [event for event in history if began < event[0] <= end]
 
 
 def test_watchers_of_a_killed_reader_resume_and_others_notice_nothing(plane: Plane) -> None:
@@ -253,3 +257,18 @@ def test_kubectl_sees_one_server(plane: Plane, tmp_path: Path) -> None:
     assert time.monotonic() - began < 30
     with pytest.raises(AssertionError, match="not found"):
         plane.kubectl("exec", "nobody", "--", "true")
+
+
+def test_readers_of_two_servers_over_one_etcd(etcd: Member, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    flags = ("--etcd", etcd.url, "--etcd-prefix", "/readers", "--readers", "1")
+    with plane_of("--data-dir", str(first), *flags) as one:
+        shutil.copytree(first / "pki", second / "pki")
+        shutil.copy(first / "tokens.csv", second / "tokens.csv")
+        with plane_of("--data-dir", str(second), *flags) as other:
+            for number in range(20):
+                version = put(one.server, "shared", n=str(number))
+                listed = other.server.get(IN_DEFAULT).json
+                assert int(listed["metadata"]["resourceVersion"]) >= version
+                labels = [item["metadata"]["labels"] for item in listed["items"]]
+                assert {"n": str(number)} in labels

@@ -77,7 +77,7 @@ class LocalPassage(Passage):
         self.bodies = Shares(limits.bodies_bytes_max)
 
     async def _account(self, request: Request) -> str:
-        """As the server counts it: by user."""
+        """Returns the user, as the server counts."""
         if request.certificate is not None:
             return request.certificate.user.name
         token = bearer_token(request.headers.get(b"authorization", b""))
@@ -89,7 +89,7 @@ class LocalPassage(Passage):
         return user.name
 
     def _trust(self, request: Request, status: int) -> None:
-        """Done before."""
+        """The account was counted before."""
 
     def _fields(self, request: Request, scope: Any) -> Iterable[tuple[bytes, bytes]]:
         yield b"Host", request.headers.get(b"host", self._host.encode())
@@ -97,7 +97,7 @@ class LocalPassage(Passage):
         yield PEER_HEADER, Peer(request.certificate, scope.get("client")).header()
 
 
-class Reader(Relay):
+class ReaderRelay(Relay):
     """A relay of the server that started this process."""
 
     def __init__(self, config: ReaderConfig) -> None:
@@ -162,7 +162,7 @@ class Reader(Relay):
 async def _serve(config: ReaderConfig) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with Reader(config) as reader:
+    async with ReaderRelay(config) as reader:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGUSR1, reader.listener.drain)
         tasks = {asyncio.create_task(reader.run()), asyncio.create_task(stop.wait())}

@@ -66,7 +66,7 @@ _log = get_logger("readers")
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process gets on its stdin, pickled.  *descriptor*: of its listening socket."""
+    """The input of a process on its stdin, pickled.  *descriptor*: of its listening socket."""
 
     number: int
     descriptor: int

@@ -136,7 +136,7 @@ class ServerPlane:
 
     @property
     def authorities(self) -> str:
-        """All whose client certificates are trusted (PEM)."""
+        """The authorities whose client certificates are trusted (PEM)."""
         return self._access.tls.authorities
 
     def client(self, name: str, *, field_manager: str = "sliceplane") -> InProcessClient:

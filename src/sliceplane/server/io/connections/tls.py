@@ -54,7 +54,7 @@ class ServerTls:
 
     @property
     def authorities(self) -> str:
-        """All that are trusted (PEM).  Raises ``StartError``."""
+        """The trusted authorities (PEM).  Raises ``StartError``."""
         files = (self._pki.ca_file, self._client_ca_file)
         return "\n".join((*self._former, *(_text(file) for file in files if file is not None)))
 

@@ -203,8 +203,8 @@ def test_a_stop_ends_streams_and_processes(plane: Plane, how: signal.Signals) ->
         for path in (PATH, "/api/v1/configmaps?")
         for opened in [plane.server.connect()]
     ]
-    for reader in readers if how == signal.SIGINT else ():
-        os.kill(reader, how)  # as ^C at a terminal, which all processes get
+    for reader in readers:
+        os.kill(reader, how)  # as a terminal and a service manager do to all processes
     plane.process.send_signal(how)
     for opened, answer in streams:
         answer.read()  # an answer that is cut off raises

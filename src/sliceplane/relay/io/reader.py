@@ -10,7 +10,9 @@ passed on, and no page that is its own.
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import resource
 import signal
 import socket
 import sys
@@ -25,16 +27,19 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs.output import configure
 from sliceplane.kit.io.process.free_memory import bound_heap
 from sliceplane.kit.io.process.lifeline import end_with_parent
+from sliceplane.kit.io.tls.acceptor import RESERVED_DESCRIPTORS
 from sliceplane.kit.shares import Shares
 from sliceplane.relay.io.children import Children
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage, passed
 from sliceplane.relay.io.readers import (
+    DRAIN,
     METRICS_PAGE,
     METRICS_PERIOD_S,
     OWN_PEER,
     PROGRESS_PAGE,
     RESOURCES,
+    STOP,
     ReaderConfig,
 )
 from sliceplane.relay.io.relay import Relay, RelayConfig
@@ -69,11 +74,15 @@ class LocalPassage(Passage):
     takes_all = True
 
     def __init__(
-        self, connection: Connection, name: str, children: Children, limits: Limits
+        self, connection: Connection, name: str, children: Children, limits: Limits, readers: int
     ) -> None:
+        """*readers*: the number of processes."""
         super().__init__(connection, name)
         self._children = children
-        self.requests = Shares(limits.connections_max)
+        # Each takes a descriptor of the server, which needs some of its own.
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = (descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4)) // readers
+        self.requests = Shares(min(limits.connections_max, room))
         self.bodies = Shares(limits.bodies_bytes_max)
 
     async def _account(self, request: Request) -> str:
@@ -126,6 +135,7 @@ class ReaderRelay(Relay):
             ),
         )
         self._descriptor = config.descriptor
+        self._readers = plane.readers
         self._page = f"{METRICS_PAGE}reader-{config.number}"
 
     async def __aexit__(self, *error: object) -> None:
@@ -142,7 +152,8 @@ class ReaderRelay(Relay):
         return OwnServer(client, mirror.resource, mirror, clock=steady, rng=self._rng.fork())
 
     def _make_passage(self, children: Children) -> Passage:
-        return LocalPassage(self._connection, self.name, children, self.config.limits)
+        limits = self.config.limits
+        return LocalPassage(self._connection, self.name, children, limits, self._readers)
 
     async def _begin(self, client: HttpClient) -> None:
         """Clients wait in the queue of the socket until memory is filled."""
@@ -163,8 +174,9 @@ async def _serve(config: ReaderConfig) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with ReaderRelay(config) as reader:
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
-        loop.add_signal_handler(signal.SIGUSR1, reader.listener.drain)
+        gc.freeze()
+        loop.add_signal_handler(STOP, stop.set)
+        loop.add_signal_handler(DRAIN, reader.listener.drain)
         tasks = {asyncio.create_task(reader.run()), asyncio.create_task(stop.wait())}
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -176,10 +188,9 @@ async def _serve(config: ReaderConfig) -> None:
 def main() -> None:
     """Reads the configuration from stdin."""
     end_with_parent()
-    # ^C at the terminal, and its end, are for the server, which ends this process.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # ^C at the terminal and the like are for the server, which drains and then ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, DRAIN):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     bound_heap()
     config: ReaderConfig = pickle.loads(sys.stdin.buffer.read())  # of the server
     level, form, colour = config.logs

@@ -60,6 +60,9 @@ START_S_MAX: Final = 60.0
 RESTART_S: Final = 1.0
 STOP_S_MAX: Final = 10.0
 _END_STREAMS_S: Final = 0.2
+#: signals to the processes; SIGTERM, which a service manager sends to all, is for the server
+DRAIN: Final = signal.SIGUSR1
+STOP: Final = signal.SIGUSR2
 _MODULE: Final = "sliceplane.relay.io.reader"
 
 _log = get_logger("readers")
@@ -183,13 +186,13 @@ class ReaderProcesses:
             ) from None
 
     def drain(self) -> None:
-        self._signal(signal.SIGUSR1)
+        self._signal(DRAIN)
 
     async def stop(self) -> None:
         self._stopping.set()
         for sock in self._sockets:  # or clients would go on waiting in the queues
             sock.close()
-        self._signal(signal.SIGTERM)
+        self._signal(STOP)
         ends_at = asyncio.get_running_loop().time() + STOP_S_MAX
         while waiting := [task for task in self._tasks if not task.done()]:
             await asyncio.wait(waiting, timeout=_END_STREAMS_S)
@@ -224,7 +227,12 @@ class ReaderProcesses:
         )
 
     def _write_authorities(self) -> None:
-        write_private(self._folder / "authorities.crt", self._plane.authorities.encode())
+        """Tells the processes whose certificates count, until it succeeds."""
+        try:
+            write_private(self._folder / "authorities.crt", self._plane.authorities.encode())
+        except StartError as error:
+            _log.error("readers trust the authorities of before", problem=str(error))
+            asyncio.get_running_loop().call_later(RESTART_S, self._write_authorities)
 
     async def _keep(self, reader: _Process, config: ReaderConfig) -> None:
         """Starts the process as often as it ends."""
@@ -259,7 +267,7 @@ class ReaderProcesses:
             process.stdin.write(pickle.dumps(config))
             process.stdin.close()
         if self._stopping.is_set():
-            process.terminate()
+            process.send_signal(STOP)
         code = await process.wait()
         reader.process = None
         return code

@@ -53,7 +53,7 @@ ABSENCES: Final[dict[str, Callable[[], bool]]] = {
 #: bold titles of README's features: modules of the package and commands that are the feature
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "API server": ("server.io.requests.app", "apiserver", "up"),
-    "Relays": ("relay.mirror", "relay.io.relay", "relay"),
+    "Relays": ("relay.mirror", "relay.io.relay", "relay.io.reader", "relay"),
     "Access": (
         "server.registry.authorization",
         "server.registry.authentication",

@@ -33,6 +33,13 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
+def cpu_s_of(pid: int) -> float:
+    """User and system time of a process and its threads: to the nanosecond, where /proc counts
+    ticks of 10 ms. The clock's number is as clock_getcpuclockid(3) makes it of the process's.
+    """
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+
+
 class Process:
     """A child whose standard output is a sequence of lines that the benchmark waits for.
 
@@ -98,11 +105,8 @@ class Process:
         self.process.stdin.flush()
 
     def cpu_s(self) -> float:
-        """User and system time so far, of the process and all of its threads: to the nanosecond,
-        where /proc counts ticks of 10 ms. The clock's number is as clock_getcpuclockid(3) makes it
-        of the process's.
-        """
-        return time.clock_gettime((~self.process.pid << 3) | _CPUCLOCK_SCHED)
+        """User and system time so far, of the process and all of its threads."""
+        return cpu_s_of(self.process.pid)
 
     def rss_mib(self, *, peak: bool = False) -> float:
         wanted = "VmHWM:" if peak else "VmRSS:"

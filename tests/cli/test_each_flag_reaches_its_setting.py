@@ -311,6 +311,7 @@ def _planes() -> Iterator[Case]:
     yield Case(
         "up --recordings {folder}", UP, lambda g: plane_config(g).flight.folder.is_dir(), True
     )
+    yield Case("up --readers 3", UP, lambda g: plane_config(g).readers, 3)
     yield Case("up --no-color", UP, lambda g: g.members["logs"].colour, False)
     proxy = "sliceplane.cli.run.proxy._serve"
     yield Case("proxy --healthz-api-timeout 4s", proxy, lambda g: g.arguments[1].api_timeout_s, 4.0)

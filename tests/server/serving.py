@@ -13,6 +13,7 @@ from typing import Any
 
 from sliceplane.lab.testing.thread import PlaneThread
 from sliceplane.server.io.config import Periods, PlaneConfig
+from sliceplane.server.io.connections.local import Readers
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.service import PlaneService
 
@@ -84,6 +85,13 @@ class Server:
         return self.request("GET", path, **headers)
 
 
+def with_readers(plane: ServerPlane) -> Readers:
+    """The processes of ``--readers``."""
+    from sliceplane.relay.io.readers import ReaderProcesses
+
+    return ReaderProcesses(plane, ("warning", "text", False))
+
+
 def run_plane(
     config: PlaneConfig,
     clock: Callable[[], float] = time.time,
@@ -91,7 +99,7 @@ def run_plane(
     periods: Periods | None = None,
 ) -> tuple[ServerPlane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = ServerPlane(config, services, clock=clock, periods=periods)
+    plane = ServerPlane(config, services, clock=clock, periods=periods, readers=with_readers)
     thread = PlaneThread(plane)
     thread.start()
     return plane, thread.stop

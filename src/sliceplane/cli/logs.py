@@ -19,13 +19,19 @@ class Logs(msgspec.Struct, frozen=True):
     form: str = "text"
     colour: bool = True
 
+    @property
+    def settings(self) -> tuple[str, str, bool]:
+        """Level, format, and whether there are colours."""
+        # https://no-color.org: set, and not empty
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        return self.level, self.form, self.colour and not plain
+
     def begin(self) -> None:
         """Before the first line."""
         from sliceplane.kit.io.logs.output import configure
 
-        # https://no-color.org: set, and not empty
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        configure(self.level, self.form, colour=self.colour and not plain)
+        level, form, colour = self.settings
+        configure(level, form, colour=colour)
 
 
 _log_options = with_options(

@@ -92,6 +92,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Log", ("log_*", "no_color")),
     ("Audit log", ("audit_log_*",)),
     ("Flight recorder", ("recorder_*", "recordings")),
+    ("Processes", ("readers",)),
     ("Limits", ("max_*", "history_keep", "shutdown_*")),
     (
         "Versions and features",

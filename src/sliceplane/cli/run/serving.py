@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.diagnose.page.io.login_door import LoginDoor
     from sliceplane.server.io.config import PlaneConfig
+    from sliceplane.server.io.connections.local import Readers
     from sliceplane.server.io.plane import ServerPlane
     from sliceplane.watch.io.service import PlaneService
 
@@ -84,6 +85,14 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 serving_options = with_options(
     option("--bind-address", "IP to listen on.", "127.0.0.1", type=ADDRESS),
     port("--secure-port", "Port to serve HTTPS on; 0 picks a free one.", 6443),
+    number(
+        "--readers",
+        "Further processes that serve the port, with EndpointSlices, Services and Nodes in "
+        "memory, so that reads use as many cores.",
+        0,
+        least=0,
+        most=64,
+    ),
     string(
         "--data-dir",
         "PATH",
@@ -184,6 +193,7 @@ def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
         topology_storage=flags["topology_storage"],
         flight=flight_config(flags),
         gates=gates,
+        readers=flags["readers"],
     )
     return with_etcd(with_access(config, flags), flags)
 
@@ -210,7 +220,7 @@ def serve(
     bound_heap()
     logs.begin()
     try:
-        plane, door = _plane(config(), services(), ui=ui)
+        plane, door = _plane(config(), services(), ui=ui, logs=logs)
         run(_run(plane, door, notes=notes, stays=stays))
     except StartError as error:
         note(f"Error: {error}")
@@ -218,18 +228,23 @@ def serve(
 
 
 def _plane(
-    config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool
+    config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool, logs: Logs
 ) -> tuple[ServerPlane, LoginDoor | None]:
     """Returns the plane, and the door of its page if *ui*."""
     from sliceplane.server.io.plane import ServerPlane
 
+    def readers(plane: ServerPlane) -> Readers:
+        from sliceplane.relay.io.readers import ReaderProcesses
+
+        return ReaderProcesses(plane, logs.settings)
+
     if not ui:
-        return ServerPlane(config, services), None
+        return ServerPlane(config, services, readers=readers), None
     from sliceplane.cli.query.ui_what_if import predict_service
     from sliceplane.diagnose.page.io.login_door import LoginDoor
 
     door = LoginDoor(predict_service)
-    door.plane = ServerPlane(config, (*services, door), around=door.around)
+    door.plane = ServerPlane(config, (*services, door), around=door.around, readers=readers)
     return door.plane, door
 
 

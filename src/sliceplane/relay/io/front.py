@@ -140,7 +140,7 @@ class RelayFront:
             raise StatusError(508, "LoopDetected", message, {})
         path = parse(request.path)
         if path is None:
-            if not request.path.startswith(OWN_PAGES):
+            if self._passage.takes_all or not request.path.startswith(OWN_PAGES):
                 return ""
             await self._may(request, Attributes(verb=request.method.lower(), path=request.path))
             return SERVED
@@ -179,7 +179,7 @@ class RelayFront:
         ``StatusError``.
         """
         parent = read.parent
-        can_pass = request.certificate is None or bool(request.header(b"authorization"))
+        can_pass = self._can_pass(request)
         is_quick = (
             can_pass
             and (read.verb, read.revision) == ("list", None)
@@ -195,6 +195,10 @@ class RelayFront:
         if not can_pass:
             raise StatusError(504, "Timeout", "the relay has not reached that version", {})
         return False
+
+    def _can_pass(self, request: Request) -> bool:
+        is_provable = request.certificate is None or bool(request.header(b"authorization"))
+        return is_provable or self._passage.takes_all
 
     def _read_of(self, request: Request, path: ResourcePath) -> Read | None:
         """Returns the read that a request is; ``None``: memory cannot serve it."""
@@ -222,7 +226,7 @@ class RelayFront:
         if verb == "list" and request.query.first("resourceVersionMatch") == "Exact":
             is_kept = version is None or version >= parent.mirror.store.compacted
             return Read(parent, verb, version) if is_kept else None
-        if verb == "get" and version is None and request.certificate is None:
+        if verb == "get" and version is None and self._can_pass(request):
             return None
         return Read(parent, verb, version)
 

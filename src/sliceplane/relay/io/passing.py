@@ -27,7 +27,7 @@ from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.request import BODY_BYTES_MAX, Receive, Request, Send
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
-from sliceplane.watch.io.http.answers import BadStream, request_head
+from sliceplane.watch.io.http.answers import BadStream
 from sliceplane.watch.io.http.pool import ConnectionPool
 from sliceplane.watch.io.http.replies import why_no_answer
 from sliceplane.watch.io.http.wire import ClientConnection
@@ -51,6 +51,9 @@ _NOT_PASSED: Final = frozenset(
 
 class Passage:
     """Owned by one relay.  *name* is the relay's in the Via header."""
+
+    #: every client can be passed on, and the relay has no pages of its own
+    takes_all = False
 
     def __init__(self, connection: Connection, name: str) -> None:
         tls = None if connection.tls is None else connection.tls.without_certificate()
@@ -76,8 +79,7 @@ class Passage:
         """Raises ``StatusError`` and ``OverCapacity`` before the answer begins, and
         ``ConnectionAbortedError`` when either side breaks off.
         """
-        _refuse_unpassable(request)
-        child = request.client_address
+        child = await self._account(request)
         if not self.requests.take(child):
             raise OverCapacity
         try:
@@ -88,6 +90,32 @@ class Passage:
                 self._release_body(child, len(body))
         finally:
             self.requests.release(child, 1)
+
+    async def _account(self, request: Request) -> str:
+        """Returns the name under which the request is counted. Raises ``StatusError`` for a client
+        that cannot be passed on.
+        """
+        _refuse_unpassable(request)
+        return request.client_address
+
+    def _trust(self, request: Request, status: int) -> None:
+        """The parent answered: if it accepted the child's token, its connection is one of an
+        authenticated account. Raises ``OverCapacity`` if that account has too many.
+        """
+        authorization = request.headers.get(b"authorization", b"")
+        if status == 401 or not bearer_token(authorization):
+            return
+        account = User(name=f"token {hashlib.sha256(authorization).hexdigest()}")
+        if not request.connection.authenticated(account):
+            raise OverCapacity
+
+    def _fields(self, request: Request, scope: Any) -> Iterable[tuple[bytes, bytes]]:
+        """Returns the headers of the request as it is passed on, but for the length."""
+        via = request.header(b"via")
+        mine = f"1.1 {self._name}"
+        yield b"Host", self._host.encode()
+        yield from passed(scope["headers"])
+        yield b"Via", (f"{via}, {mine}" if via else mine).encode("latin-1")
 
     async def _body(self, child: str, receive: Receive) -> bytes:
         """Raises the 413 ``StatusError``, ``OverCapacity`` and ``ConnectionAbortedError``."""
@@ -121,7 +149,7 @@ class Passage:
         self.passed.value += 1
         connection = await self._ask(request.method, self._message(request, scope, body))
         try:
-            _trust(request, connection.answer.status)
+            self._trust(request, connection.answer.status)
             await self._answer(request, connection, receive, send)
         finally:
             self._pool.release(connection)
@@ -148,30 +176,26 @@ class Passage:
 
     def _message(self, request: Request, scope: Any, body: bytes) -> bytes:
         """Raises the 400 ``StatusError``."""
-        fields: list[tuple[str, str]] = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in _passed(scope["headers"])
-        ]
-        via = request.header(b"via")
-        mine = f"1.1 {self._name}"
-        fields.append(("Via", f"{via}, {mine}" if via else mine))
+        fields = list(self._fields(request, scope))
         if body or request.method in ("POST", "PUT", "PATCH"):
-            fields.append(("Content-Length", str(len(body))))
-        target = f"{self._prefix}{request.uri}"
-        try:
-            return request_head(request.method, target, [("Host", self._host), *fields]) + body
-        except ValueError as error:
-            raise StatusError(400, "BadRequest", str(error), {}) from error
+            fields.append((b"Content-Length", b"%d" % len(body)))
+        target = f"{request.method} {self._prefix}{request.uri} HTTP/1.1".encode("latin-1")
+        lines = [target, *(b"%b: %b" % field for field in fields), b"", b""]
+        head = b"\r\n".join(lines)
+        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+            raise StatusError(400, "BadRequest", "a header has a control character", {})
+        return head + body
 
     async def _answer(
         self, request: Request, connection: ClientConnection, receive: Receive, send: Send
     ) -> None:
         """The parent's answer, as it comes, until either side has gone."""
         answer = connection.answer
+        fields = (line.encode("latin-1").split(b":", 1) for line in answer.lines)
         headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in answer.headers.items()
-            if name not in _NOT_PASSED or name == "content-length"
+            (name.lower(), value.strip())
+            for name, value in fields
+            if (key := name.decode("latin-1").lower()) not in _NOT_PASSED or key == "content-length"
         ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if request.method == "HEAD":
@@ -196,18 +220,6 @@ async def _left(receive: Receive, connection: ClientConnection) -> None:
     connection.abort()
 
 
-def _trust(request: Request, status: int) -> None:
-    """The parent accepted the child's token: its connection is one of an authenticated account.
-    Raises ``OverCapacity`` if that account has too many.
-    """
-    authorization = request.headers.get(b"authorization", b"")
-    if status == 401 or not bearer_token(authorization):
-        return
-    account = User(name=f"token {hashlib.sha256(authorization).hexdigest()}")
-    if not request.connection.authenticated(account):
-        raise OverCapacity
-
-
 def _refuse_unpassable(request: Request) -> None:
     """Raises the 403 ``StatusError`` for a child that the parent cannot know, and 501."""
     if b"upgrade" in request.headers.get(b"connection", b"").lower():
@@ -229,7 +241,8 @@ def _refuse_unpassable(request: Request) -> None:
         )
 
 
-def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+def passed(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    """Returns the headers that are of more than one connection."""
     return ((name, value) for name, value in headers if name.decode("latin-1") not in _NOT_PASSED)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, forbidden
-from sliceplane.api.gates import NEWEST
+from sliceplane.api.gates import NEWEST, Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
@@ -39,6 +40,7 @@ from sliceplane.relay.io.upstream import ParentClient, Passages
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.parts import name_of, part_of, parts_of
 from sliceplane.relay.siblings import Siblings
+from sliceplane.server.io.audit.log import AuditConfig, AuditLog
 from sliceplane.server.io.connections.listener import Listener, bind
 from sliceplane.server.io.metrics import LoopSteps, ServerMetrics, WatchTraffic
 from sliceplane.server.io.nonresource.discovery import Discovery
@@ -54,6 +56,7 @@ from sliceplane.server.io.requests.response import Response
 from sliceplane.server.io.requests.timers import HubTicker
 from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication.impersonation import Impersonation
+from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.shelf import HISTORY_BYTES_MAX, HISTORY_KEEP_S
 from sliceplane.watch.io.base import Unreachable
@@ -90,8 +93,34 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     history_keep_s: float = HISTORY_KEEP_S
     history_bytes_max: int = HISTORY_BYTES_MAX
     limits: Limits = msgspec.field(default_factory=Limits)
+    gates: Gates = msgspec.field(default_factory=Gates)
     #: slices for other zones are not read; "": all are
     zone: str = ""
+    #: of requests that are served here
+    audit: AuditConfig | None = None
+    anonymous: bool = True
+
+
+class FileTls:
+    """The TLS context of a relay, made anew when its files change."""
+
+    def __init__(self, config: RelayConfig) -> None:
+        """Raises ``StartError``."""
+        self._files = config.cert_file, config.key_file, config.client_ca_file
+        self._stamps = tuple(map(stamp, self._files))
+        self.context = serving_context(*self._files)
+
+    def follow(self) -> bool | None:
+        """Returns ``None`` if nothing has changed, and else True if authorities have. Raises
+        ``StartError`` if the files cannot be used.
+        """
+        changed = tuple(map(stamp, self._files))
+        if changed == self._stamps:
+            return None
+        self.context = serving_context(*self._files)
+        is_distrusting = changed[2] != self._stamps[2]
+        self._stamps = changed
+        return is_distrusting
 
 
 class FrontDurability:
@@ -191,7 +220,7 @@ class Relay:
     async def __aenter__(self) -> Self:
         """Returns when the port answers.  Raises ``StartError``."""
         try:
-            self._start()
+            await self._start()
         except BaseException:
             await self._cleanup.aclose()
             raise
@@ -212,10 +241,10 @@ class Relay:
         for parent in self.parents.values():
             await parent.informer.wait_synced()
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
         config = self.config
-        context = serving_context(config.cert_file, config.key_file, config.client_ca_file)
-        sock = bind(config.bind_address, config.port)
+        self._tls = FileTls(config)
+        sock = self._open_port()
         self._cleanup.callback(sock.close)
         host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
         self.port = sock.getsockname()[1]
@@ -224,14 +253,40 @@ class Relay:
         client = ParentClient(self._connections, self.siblings)
         self._cleanup.push_async_callback(client.close)
         self.front = self._application(client, address)
-        self.listener = Listener(self.front, connections_max=config.limits.connections_max)
+        self.listener = Listener(
+            self.front,
+            connections_max=config.limits.connections_max,
+            unauthenticated_bytes_max=config.limits.unauthenticated_bytes_max,
+        )
         self.metrics.include(self.listener.metrics.families)
         descriptors.raise_limit()
-        self.listener.start(sock, context)
+        await self._begin(client)
+        self.listener.start(sock, self._tls.context)
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_S, end_watches=self._end_watches
         )
         self._spawn(self._tick(), "ticks")
+
+    # Different in a process of a server (``reader``)
+
+    def _open_port(self) -> socket.socket:
+        return bind(self.config.bind_address, self.config.port)
+
+    def _make_parent(
+        self,
+        client: ParentClient,
+        part: Selection,
+        mirror: ResourceMirror,
+        steady: Callable[[], float],
+    ) -> Parent:
+        return Parent(client, part, mirror, clock=steady, rng=self._rng.fork())
+
+    def _make_passage(self, children: Children) -> Passage | Passages:
+        passages = [Passage(connection, self.name) for connection in self._connections]
+        return Passages(passages, self.siblings)
+
+    async def _begin(self, client: ParentClient) -> None:
+        """Called before clients are accepted."""
         self._spawn(self._follow_release(client), "release of the parent")
 
     def _application(self, client: ParentClient, address: str) -> RelayFront:
@@ -251,11 +306,10 @@ class Relay:
         reports = self._aggregate_reports(client, offload, steady)
         offered = config.resources if reports is None else (*config.resources, Leases)
         parts = ServedParts(served, reports)
-        passage = Passages(
-            [Passage(connection, self.name) for connection in self._connections], self.siblings
-        )
+        passage = self._make_passage(children)
         self._cleanup.push_async_callback(passage.close)
         steps = LoopSteps(self.metrics)
+        audit = self._audit_log()
         app = ApiServer(
             Services(
                 resources=parts,
@@ -269,6 +323,8 @@ class Relay:
                 limits=config.limits,
                 store=next(iter(served.values())).parent.mirror.store,
                 reports=ReportService(clock),
+                audit=audit,
+                anonymous=config.anonymous,
                 steps=steps,
                 clock=clock,
             )
@@ -304,6 +360,14 @@ class Relay:
         self._spawn(reports.run(), "reports of nodes")
         return reports
 
+    def _audit_log(self) -> AuditLog | None:
+        if self.config.audit is None:
+            return None
+        log = AuditLog(self.config.audit, time.time)
+        self._cleanup.callback(log.close)
+        self.metrics.include(log.metrics.families)
+        return log
+
     def _serve(
         self,
         part: Selection,
@@ -316,8 +380,10 @@ class Relay:
         mirror = ResourceMirror(
             part.resource, keep_s=config.history_keep_s, bytes_max=config.history_bytes_max
         )
-        parent = Parent(client, part, mirror, clock=steady, rng=self._rng.fork())
-        registry = Registry(mirror.store, rng=self._rng.fork())
+        parent = self._make_parent(client, part, mirror, steady)
+        registry = Registry(
+            mirror.store, rng=self._rng.fork(), config=RegistryConfig(gates=config.gates)
+        )
         resources = ResourceHandlers(registry, mirror.store, FrontDurability(), time.time, offload)
         ticker = HubTicker(mirror.hub)
         self._cleanup.callback(ticker.close)
@@ -391,26 +457,20 @@ class Relay:
 
     async def _tick(self) -> None:
         """Drops old history, and takes over certificates that changed."""
-        config = self.config
-        files = (config.cert_file, config.key_file, config.client_ca_file)
-        stamps = tuple(map(stamp, files))
         while True:
             await asyncio.sleep(TICK_S)
             now = asyncio.get_running_loop().time()
             for parent in self.parents.values():
                 parent.mirror.on_tick(now)
-            changed = tuple(map(stamp, files))
-            if changed == stamps:
-                continue
             try:
-                context = serving_context(config.cert_file, config.key_file, config.client_ca_file)
+                distrusting = self._tls.follow()
             except StartError as error:  # they are being replaced
                 _log.warning("changed certificates cannot be used", problem=str(error))
                 continue
-            # An authority may be gone: clients show their certificates again.
-            self.listener.use(context, distrusting=changed[2] != stamps[2])
-            stamps = changed
-            _log.info("certificates were read again")
+            if distrusting is not None:
+                # An authority may be gone: clients show their certificates again.
+                self.listener.use(self._tls.context, distrusting=distrusting)
+                _log.info("certificates were read again")
 
     async def _follow_release(self, client: ParentClient) -> None:
         """Learns whether the parent may have fields that our protobuf schemas lack; and, since each

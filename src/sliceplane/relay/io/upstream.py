@@ -132,6 +132,8 @@ class _Checked:
 class Passages:
     """Passes requests on to the parent in use.  They are counted and bounded together."""
 
+    takes_all = False
+
     def __init__(self, passages: Sequence[Passage], siblings: Siblings) -> None:
         self._passages = passages
         self._siblings = siblings

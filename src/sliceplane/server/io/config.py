@@ -64,6 +64,8 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: it will end
     shutdown_delay_s: float = 0.0
     flight: FlightConfig = msgspec.field(default_factory=FlightConfig)
+    #: processes that serve the port in the place of this one (``relay.io.readers``); 0: none
+    readers: int = 0
 
     @property
     def host(self) -> str:

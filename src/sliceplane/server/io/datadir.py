@@ -9,6 +9,7 @@ Layout of a data folder (mode 0700; every file 0600)::
     tokens.csv          static bearer tokens, upstream's format
     admin.kubeconfig    for kubectl
     children/           kubeconfigs and tokens of processes beside the plane (consume.io.accounts)
+    readers/            the Unix socket of further processes of this server (relay.io.readers)
     recordings/         files of the flight recorder (watch.io.flight)
 
 ``memory:`` means that nothing outlives the process: there is no database, and the other files live

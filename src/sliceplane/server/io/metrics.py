@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from types import coroutine
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import BY_PATH, Resource
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import expose
-from sliceplane.kit.metrics import CALL_BUCKETS, Count, Labels, Metrics
+from sliceplane.kit.metrics import CALL_BUCKETS, Count, Family, Labels, Metrics, Sample, merged
 from sliceplane.server.io.requests.request import ResourcePath
 
 _COMPONENT: Final = "apiserver"
@@ -105,6 +105,8 @@ class ServerMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
+        #: families of other processes of this server, by the name of the process
+        self.of_processes: Callable[[], Mapping[str, Iterable[Family]]] | None = None
         labels = (*RequestKey._fields, "component")
         self._requests = self.counters(
             "apiserver_request_total", "Answered requests.", *labels, "code"
@@ -168,7 +170,25 @@ class ServerMetrics(Metrics):
 
     def render(self, accept: str = "") -> tuple[bytes, bytes]:
         """The exposition that *accept* asks for, text or OpenMetrics, and its content type."""
-        return expose(self.families(), accept)
+        families = self.families()
+        if self.of_processes is not None:
+            by_process = {"server": families, **self.of_processes()}
+            families = merged(*(labelled(*item) for item in by_process.items()))
+        return expose(families, accept)
+
+
+def labelled(process: str, families: Iterable[Family]) -> tuple[Family, ...]:
+    """Returns *families* with the label ``process``."""
+    return tuple(
+        Family(
+            family.name,
+            family.kind,
+            family.help,
+            (*family.labels, "process"),
+            tuple(Sample((*labels, process), value) for labels, value in family.samples),
+        )
+        for family in families
+    )
 
 
 def page_key(method: str, path: str) -> RequestKey:

@@ -35,7 +35,8 @@ from sliceplane.server.io import background_tasks
 from sliceplane.server.io.access import Access
 from sliceplane.server.io.audit.log import AuditLog
 from sliceplane.server.io.config import Periods, PlaneConfig
-from sliceplane.server.io.connections.listener import App, Listener, bind
+from sliceplane.server.io.connections.listener import App, Listener, bind, bind_shared
+from sliceplane.server.io.connections.local import Readers
 from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.keys.pki import Pki
@@ -85,14 +86,18 @@ class ServerPlane:
         *,
         around: Callable[[App], App] = lambda app: app,
         periods: Periods | None = None,
+        readers: Callable[[ServerPlane], Readers] | None = None,
     ) -> None:
-        """*around* puts something between the connections and the application."""
+        """*around* puts something between the connections and the application. *readers* makes the
+        processes that serve the port if the configuration asks for some.
+        """
         self.config = config
         self._periods = periods or Periods()
         self._around = around
         self.clock = clock
         self.health = HealthChecks()
         self.metrics = ServerMetrics()
+        self._readers = readers(self) if readers is not None and config.readers else None
         self._services = services
         self._started: list[PlaneService] = []
         #: undone in reverse order by ``stop``
@@ -129,6 +134,11 @@ class ServerPlane:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    @property
+    def authorities(self) -> str:
+        """The authorities whose client certificates are trusted (PEM)."""
+        return self._access.tls.authorities
+
     def client(self, name: str, *, field_manager: str = "sliceplane") -> InProcessClient:
         """A client without sockets, for this process and its loop, as the administrator *name*.
         After ``start``.
@@ -159,9 +169,11 @@ class ServerPlane:
         periods = self._periods
         self.data_dir = DataDir.open(config.data_dir)
         self._cleanup.callback(self.data_dir.close)
-        sock = bind(config.bind_address, config.secure_port)
-        self._cleanup.callback(sock.close)
-        port = sock.getsockname()[1]
+        where = config.bind_address, config.secure_port
+        sockets = [bind(*where)] if self._readers is None else bind_shared(*where, config.readers)
+        for sock in sockets:
+            self._cleanup.callback(sock.close)
+        port = sockets[0].getsockname()[1]
         address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
         self.url = f"https://{address}"
         self._storage = await self._open_storage()
@@ -179,18 +191,22 @@ class ServerPlane:
         await self._bootstrap()
         self.flight = self._flight_recorder()
         steps = LoopSteps(self.metrics)
-        app = self._application(address, steps)
+        app = self._around(self._application(address, steps))
         self.listener = Listener(
-            self._around(app),
+            app if self._readers is None else self._readers.around(app),
             connections_max=config.limits.connections_max,
             timing=periods.connections,
         )
         self.metrics.include(self.listener.metrics.families)
         descriptors.raise_limit()
-        self.listener.start(sock, access.tls.context)
         self._cleanup.push_async_callback(
-            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self._end_streams
+            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self.end_streams
         )
+        if self._readers is None:
+            self.listener.start(sockets[0], access.tls.context)
+        else:
+            self._cleanup.push_async_callback(self._readers.stop)
+            await self._readers.start(sockets)
         self._cleanup.push_async_callback(self._withdraw)
         self._spawn(steps.heartbeat(), "heartbeat")
         self._spawn(
@@ -246,7 +262,7 @@ class ServerPlane:
             flight=self.flight,
         )
 
-    def _end_streams(self) -> None:
+    def end_streams(self) -> None:
         self.hub.close_all()
         self.reports.close()
 
@@ -257,7 +273,8 @@ class ServerPlane:
         folder = config.folder or self.data_dir.path / "recordings"
         flight = FlightRecorder("plane", config.size_bytes, folder, self.clock, self._unhealthy)
         self.metrics.include(flight.metrics.families)
-        if self.config.etcd is None:  # a server that shares its storage does not know all watchers
+        # A server that shares its storage, or its port, does not know all watchers.
+        if self.config.etcd is None and self._readers is None:
             self.hub.on_sent[EndpointSlices.storage_key] = self._sent_recorder(flight)
         return flight
 
@@ -282,6 +299,8 @@ class ServerPlane:
         self._stopping = True
         ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
         self.listener.drain()
+        if self._readers is not None:
+            self._readers.drain()
         await self._drain_services()
         await self._withdraw()
         await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))

@@ -61,8 +61,10 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 def certificate_of(sock: Any) -> Certificate | None:
-    """Returns the client's certificate, from an ``ssl.SSLSocket`` after its handshake."""
-    own = sock.getpeercert()
+    """Returns the client's certificate, from an ``ssl.SSLSocket`` after its handshake, or
+    ``None``.
+    """
+    own = None if sock is None else sock.getpeercert()
     if not own:
         return None
     # Python 3.13 has a public method for this, which gives bytes that nothing in the standard

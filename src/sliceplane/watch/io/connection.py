@@ -60,9 +60,7 @@ def basic(name: str, password: str) -> Fixed:
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain
-    HTTP.
-    """
+    """``server``: a URL without a slash at its end.  ``ssl_context``: ``None`` for plain HTTP."""
 
     server: str
     #: as it was at first; where there is ``tls``, that has the current one
@@ -76,5 +74,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     #: an HTTP proxy; "": none
     proxy: str = ""
+    #: the path of the Unix socket where the server is; "": at the host of its URL
+    socket_path: str = ""
     #: sent with every request (impersonation)
     headers: tuple[tuple[str, str], ...] = ()

@@ -27,10 +27,15 @@ from uvicorn.server import ServerState
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import TlsAcceptor
-from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
+from sliceplane.kit.io.tls.unauthenticated import (
+    BYTES_MAX,
+    ConnectionTiming,
+    UnauthenticatedConnections,
+)
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.connections.connection import HttpConnection
+from sliceplane.server.io.connections.local import LocalAcceptor, LocalConnection
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]],
@@ -45,12 +50,15 @@ _CHECK_INTERVAL_S = 0.01
 _CLOSE = (b"connection", b"close")
 
 
-def bind(address: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet.  Raises ``StartError`` naming address and port."""
+def bind(address: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket. Raises ``StartError`` naming address and port. *shared*: the kernel
+    spreads connections over the sockets of this port, all of which are *shared*.
+    """
     family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         sock.bind((address, port))
         # Linux lets two sockets bind one port with SO_REUSEADDR; only listen() finds out.
         sock.listen(BACKLOG)
@@ -63,6 +71,15 @@ def bind(address: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_shared(address: str, port: int, count: int) -> list[socket.socket]:
+    """*count* listening sockets of one port, for as many processes. Raises ``StartError``, also if
+    another program of this user shares the port.
+    """
+    with bind(address, port) as probe:
+        port = probe.getsockname()[1]
+    return [bind(address, port, shared=True) for _ in range(count)]
+
+
 class Listener:
     """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
 
@@ -71,6 +88,7 @@ class Listener:
         app: App,
         *,
         connections_max: int,
+        unauthenticated_bytes_max: int = BYTES_MAX,
         timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008
     ) -> None:  # it is frozen
         self.connections_max = connections_max
@@ -92,10 +110,10 @@ class Listener:
         # line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
-        self.unauthenticated = UnauthenticatedConnections()
+        self.unauthenticated = UnauthenticatedConnections(unauthenticated_bytes_max)
         #: connections by the user who authenticated first
         self.accounts = Shares(connections_max)
-        self._acceptor: TlsAcceptor | None = None
+        self._acceptor: TlsAcceptor | LocalAcceptor | None = None
         metrics = self.metrics = Metrics()
         metrics.include(self.unauthenticated.metrics.families)
         metrics.computed(
@@ -138,6 +156,15 @@ class Listener:
             timing=self.timing,
         )
         self._acceptor.start()
+
+    async def start_local(self, sock: socket.socket, on_context: Callable[[], None]) -> None:
+        """Serves processes of this server on *sock*, a Unix socket, in the place of ``start``.
+        *on_context*: called by ``use``, for TLS is theirs.
+        """
+        server = await asyncio.get_running_loop().create_unix_server(
+            partial(LocalConnection, self), sock=sock
+        )
+        self._acceptor = LocalAcceptor(server, on_context)
 
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
         """Connections that come from now on get *context*.

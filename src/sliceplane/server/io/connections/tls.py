@@ -52,10 +52,14 @@ class ServerTls:
         """
         return None if self._read_authorities() == self._trusted else self.renew()
 
-    def _read_authorities(self) -> frozenset[str]:
+    @property
+    def authorities(self) -> str:
+        """The trusted authorities (PEM).  Raises ``StartError``."""
         files = (self._pki.ca_file, self._client_ca_file)
-        texts = (*self._former, *(_text(file) for file in files if file is not None))
-        return frozenset().union(*map(_certificates, texts))
+        return "\n".join((*self._former, *(_text(file) for file in files if file is not None)))
+
+    def _read_authorities(self) -> frozenset[str]:
+        return _certificates(self.authorities)
 
 
 def server_context(

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from sliceplane.api.users import User
+from sliceplane.kit.io.tls.unauthenticated import BYTES_MAX
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.fairness.control import FlowControl
@@ -46,7 +48,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ``watches_max``: open streams; ``connections_max``: TCP connections; ``watch_bytes_max``: of the
     requests of open streams; ``bodies_bytes_max``: of requests that arrive or are not answered yet;
     ``future_reads_max``: reads that wait for a future version, and ``future_reads_of_user``;
-    ``unsent_bytes_max``: of large responses that clients have not taken yet.
+    ``unsent_bytes_max``: of large responses that clients have not taken yet;
+    ``unauthenticated_bytes_max``: of connections without an authenticated user.
     """
 
     reads_max: int = 400
@@ -58,6 +61,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     future_reads_max: int = 1_000
     future_reads_of_user: int = 100
     unsent_bytes_max: int = 512 * 1024 * 1024
+    unauthenticated_bytes_max: int = BYTES_MAX
+
+    def share(self, count: int) -> Limits:
+        """Returns the part of each of *count* processes that serve one port."""
+        return Limits(**{name: max(value // count, 1) for name, value in asdict(self).items()})
 
 
 class OverCapacity(Exception):

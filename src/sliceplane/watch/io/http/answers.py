@@ -2,8 +2,7 @@
 answer. No I/O.
 
 What is read is what API servers, and the proxies before them, send: lines end in CRLF, a body has a
-length, is chunked, or ends with the connection. Anything else is ``BadStream``, and the connection
-is given up.
+length, is chunked, or ends with the connection. Anything else is ``BadStream``, and ends it.
 """
 
 from __future__ import annotations
@@ -54,9 +53,7 @@ class _Part(IntEnum):
 
 
 def request_head(method: str, target: str, headers: Headers) -> bytes:
-    """Raises ``ValueError`` for what would be more lines than it says, and for a head that is too
-    long.
-    """
+    """Raises ``ValueError`` for a head with more lines than it says, or that is too long."""
     lines = [
         f"{method} {target} HTTP/1.1",
         *[f"{name}: {value}" for name, value in headers],
@@ -86,6 +83,7 @@ class AnswerParser:
         "_remaining",
         "headers",
         "keeps_alive",
+        "lines",
         "status",
     )
 
@@ -102,8 +100,9 @@ class AnswerParser:
         self._chunks = self._chunk_bytes = 0
         #: 0 until the head is there
         self.status = 0
-        #: names in lower case; values of one name are joined
+        #: names in lower case; values of one name are joined, but not in the head's lines
         self.headers: dict[str, str] = {}
+        self.lines: list[str] = []
         #: another request may follow over the connection, when this answer is complete
         self.keeps_alive = False
 
@@ -194,7 +193,7 @@ class AnswerParser:
                     self._part = _Part.NOTHING
 
     def _read_head(self, head: bytes) -> None:
-        first, *lines = head.decode("latin-1").split("\r\n")
+        first, *self.lines = head.decode("latin-1").split("\r\n")
         version, code = first[:9], first[9:12]
         if (
             version not in ("HTTP/1.1 ", "HTTP/1.0 ")
@@ -214,7 +213,7 @@ class AnswerParser:
             return  # news of an answer that is still to come
         self.status = status
         headers = self.headers
-        for line in lines:
+        for line in self.lines:
             name, colon, value = line.partition(":")
             if not colon:
                 raise BadStream(f"{line[:40]!r} is no header")

@@ -1,6 +1,4 @@
-"""The connections to one server: its HTTP proxy, certificates as they are now, and peers whose
-death is noticed.
-"""
+"""The connections to one server: its HTTP proxy, current certificates, peers whose death shows."""
 
 from __future__ import annotations
 
@@ -28,10 +26,9 @@ CONNECT_TIMEOUT_S: Final = 10.0
 NEXT_ADDRESS_S: Final = 0.25
 #: connections kept open although nothing uses them
 IDLE_CONNECTION_S: Final = 60.0
-#: after so long without a packet the kernel asks the peer's kernel whether the connection is still
-#: there, every ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose
-#: peer vanished ends within 30 s, long before its silence would tell, and costs the server's
-#: process nothing
+#: after so long without a packet the kernel probes the peer's kernel, every
+#: ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose peer vanished
+#: ends within 30 s, and costs the server's process nothing
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
@@ -99,8 +96,7 @@ class ConnectionPool:
         for opened in tuple(self._used):
             opened.abort()
         # Aborted connections close in the next pass of the event loop, which may be its last. One
-        # whose opening was cancelled before its first callback knows nothing of that, and goes on
-        # with its handshake until it finds that its peer is gone.
+        # whose opening was cancelled before its first callback goes on with its handshake.
         for closing_pass in range(CLOSING_PASSES_MAX):
             await asyncio.sleep(0)
             open_sockets = [opened for opened in self.sockets if opened.fileno() >= 0]
@@ -125,6 +121,9 @@ class ConnectionPool:
     # Opening.  Raises ``OSError``, ``TimeoutError`` and ``BadStream``.
 
     async def _open(self, context: ssl.SSLContext | None) -> ClientConnection:
+        if path := self._connection.socket_path:
+            loop = asyncio.get_running_loop()
+            return (await loop.create_unix_connection(ClientConnection, path))[1]
         server = urlsplit(self._connection.server)
         host = server.hostname or ""
         port = server.port or _PORTS[server.scheme]

@@ -1,0 +1,210 @@
+"""One process of ``--readers``: ``python -m sliceplane.relay.io.reader``.
+
+It is a relay of the server that started it (``readers``). It inherits a listening socket of the
+server's port, verifies client certificates as the server would, and asks the server about tokens
+and rights. What it does not serve from memory goes over the Unix socket of the server, with the
+client's token, or with the certificate that it verified here. So there is no request that cannot be
+passed on, and no page that is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
+from sliceplane.api.users import bearer_token
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.logs.output import configure
+from sliceplane.kit.io.process.free_memory import bound_heap
+from sliceplane.kit.io.process.lifeline import end_with_parent
+from sliceplane.kit.io.tls.acceptor import RESERVED_DESCRIPTORS
+from sliceplane.kit.shares import Shares
+from sliceplane.relay.io.children import Children
+from sliceplane.relay.io.parent import Parent
+from sliceplane.relay.io.passing import Passage, passed
+from sliceplane.relay.io.readers import (
+    DRAIN,
+    METRICS_PAGE,
+    METRICS_PERIOD_S,
+    OWN_PEER,
+    PROGRESS_PAGE,
+    RESOURCES,
+    STOP,
+    ReaderConfig,
+)
+from sliceplane.relay.io.relay import Relay, RelayConfig
+from sliceplane.relay.io.upstream import ParentClient
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.server.io.connections.local import PEER_HEADER, Peer
+from sliceplane.server.io.requests.limits import Limits, OverCapacity
+from sliceplane.server.io.requests.request import Request
+from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.connection import Connection, Fixed
+
+_log = get_logger("reader")
+
+
+class OwnServer(Parent):
+    """The server tells how far its events are, so a consistent read waits for no bookmark."""
+
+    async def _ask_version(self) -> int:
+        async with self._one_at_a_time:
+            self._next_version = None  # a read that comes from now on needs the next
+            since = self.mirror.store.revision
+            query = f"?resource={self.mirror.resource.storage_key}&since={since}"
+            page = await self._client.page(PROGRESS_PAGE + query, bytes_max=1024)
+            seen, revision = msgspec.json.decode(page, type=tuple[int, int])
+            self.mirror.on_progress(seen, revision)
+            return revision
+
+
+class LocalPassage(Passage):
+    """Passes requests on to the server, with the certificates of its clients."""
+
+    takes_all = True
+
+    def __init__(
+        self, connection: Connection, name: str, children: Children, limits: Limits, readers: int
+    ) -> None:
+        """*readers*: the number of processes."""
+        super().__init__(connection, name)
+        self._children = children
+        # Each takes a descriptor of the server, which needs some of its own.
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = (descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4)) // readers
+        self.requests = Shares(min(limits.connections_max, room))
+        self.bodies = Shares(limits.bodies_bytes_max)
+
+    async def _account(self, request: Request) -> str:
+        """Returns the user, as the server counts."""
+        if request.certificate is not None:
+            return request.certificate.user.name
+        token = bearer_token(request.headers.get(b"authorization", b""))
+        user = await self._children.user_of(token) if token else None
+        if user is None:  # the server refuses it, or knows what an anonymous user may
+            return request.client_address
+        if not request.connection.authenticated(user):
+            raise OverCapacity
+        return user.name
+
+    def _trust(self, request: Request, status: int) -> None:
+        """The account was counted before."""
+
+    def _fields(self, request: Request, scope: Any) -> Iterable[tuple[bytes, bytes]]:
+        yield b"Host", request.headers.get(b"host", self._host.encode())
+        yield from (field for field in passed(scope["headers"]) if field[0] != PEER_HEADER)
+        yield PEER_HEADER, Peer(request.certificate, scope.get("client")).header()
+
+
+class ReaderRelay(Relay):
+    """A relay of the server that started this process."""
+
+    def __init__(self, config: ReaderConfig) -> None:
+        plane = config.plane
+        headers = ((PEER_HEADER.decode(), OWN_PEER.header().decode()),)
+        super().__init__(
+            Connection(
+                server="http://server",
+                ssl_context=None,
+                credentials=Fixed(),
+                socket_path=str(config.socket_path),
+                headers=headers,
+            ),
+            RelayConfig(
+                bind_address=plane.bind_address,
+                port=plane.secure_port,
+                cert_file=config.cert_file,
+                key_file=config.key_file,
+                client_ca_file=config.authorities_file,
+                resources=RESOURCES,
+                history_keep_s=plane.history_keep_s,
+                limits=plane.limits,
+                gates=plane.gates,
+                audit=plane.audit,
+                anonymous=plane.anonymous,
+            ),
+        )
+        self._descriptor = config.descriptor
+        self._readers = plane.readers
+        self._page = f"{METRICS_PAGE}reader-{config.number}"
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:  # the server ends its streams, which is no fault
+            task.cancel()
+        await super().__aexit__(*error)
+
+    def _open_port(self) -> socket.socket:
+        return socket.socket(fileno=self._descriptor)
+
+    def _make_parent(
+        self,
+        client: ParentClient,
+        part: Selection,
+        mirror: ResourceMirror,
+        steady: Callable[[], float],
+    ) -> Parent:
+        return OwnServer(client, part, mirror, clock=steady, rng=self._rng.fork())
+
+    def _make_passage(self, children: Children) -> Passage:
+        limits = self.config.limits
+        return LocalPassage(self._connections[0], self.name, children, limits, self._readers)
+
+    async def _begin(self, client: ParentClient) -> None:
+        """Clients wait in the queue of the socket until memory is filled."""
+        self.front.knows_protobuf = True
+        await self.wait_ready()
+        self._spawn(self._send_metrics(client), "metrics")
+
+    async def _send_metrics(self, client: ParentClient) -> None:
+        while True:
+            try:
+                await client.post(self._page, pickle.dumps(self.metrics.families()))
+            except (StatusError, Unreachable) as error:
+                _log.warning("the server did not take metrics", problem=str(error))
+            await asyncio.sleep(METRICS_PERIOD_S)
+
+
+async def _serve(config: ReaderConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with ReaderRelay(config) as reader:
+        gc.freeze()
+        loop.add_signal_handler(STOP, stop.set)
+        loop.add_signal_handler(DRAIN, reader.listener.drain)
+        tasks = {asyncio.create_task(reader.run()), asyncio.create_task(stop.wait())}
+        ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        for task in ended:
+            task.result()
+
+
+def main() -> None:
+    """Reads the configuration from stdin."""
+    end_with_parent()
+    # ^C at the terminal and the like are for the server, which drains and then ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, DRAIN):
+        signal.signal(number, signal.SIG_IGN)
+    bound_heap()
+    config: ReaderConfig = pickle.loads(sys.stdin.buffer.read())  # of the server
+    level, form, colour = config.logs
+    configure(level, form, colour=colour)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+if __name__ == "__main__":
+    main()

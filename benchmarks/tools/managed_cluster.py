@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from benchmarks.tools.cluster import Wanted
-from benchmarks.tools.objects import TRANSITION, ZONES, Document, pod_ip, uid
+from benchmarks.tools.objects import TRANSITION, ZONES, Document, pod_ip
 from sliceplane.api.scheme import (
     ConfigMaps,
     DaemonSets,
@@ -42,6 +42,10 @@ OTHERS_EVERY: Final = 10
 #: than a kubelet may be silent
 LEASES_LAST_S: Final = 7200.0
 READY: Final = {"type": "Ready", "status": "True", "lastTransitionTime": TRANSITION}
+#: of the only ReplicaSet of each Deployment
+HASH: Final = "6f9c7d8b5"
+HASH_LABEL: Final = {"pod-template-hash": HASH}
+REVISION: Final = {"deployment.kubernetes.io/revision": "1"}
 
 
 class Size(NamedTuple):
@@ -57,12 +61,16 @@ class Size(NamedTuple):
     def all_slices(self) -> int:
         return self.services * self.slices + -(-self.services // OTHERS_EVERY)
 
+    @property
+    def replicas(self) -> int:
+        return self.slices * self.pods
+
     def service(self, number: int) -> tuple[str, str]:
         """Its namespace and name."""
         return f"team-{number % self.namespaces:03d}", f"svc-{number:05d}"
 
     def pod(self, service: int, number: int) -> str:
-        return f"svc-{service:05d}-6f9c7d8b5-{number:05d}"
+        return f"svc-{service:05d}-{HASH}-{number:05d}"
 
     def node(self, number: int) -> str:
         return f"ip-10-0-{number >> 8}-{number & 255}.ec2.internal"
@@ -141,45 +149,63 @@ def _workload(name: str, app: str, replicas: int) -> Document:
     return {**_named(name), "spec": spec | ({"replicas": replicas} if replicas else {})}
 
 
-def _owner(resource: Resource, name: str, number: int) -> list[Document]:
+def _owner(resource: Resource, name: str) -> list[Document]:
+    """Without the uid, which ``populate`` adds."""
     made = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name}
-    return [{**made, "uid": uid(number), "controller": True}]
+    return [{**made, "controller": True, "blockOwnerDeletion": True}]
 
 
 def _deployments(size: Size) -> Iterator[Wanted]:
-    replicas = size.slices * size.pods
-    done = {"replicas": replicas, "readyReplicas": replicas, "updatedReplicas": replicas}
     for number in range(size.services):
         namespace, name = size.service(number)
-        yield Deployments, namespace, _workload(name, name, replicas), {"status": done}
+        made = _workload(name, name, size.replicas)
+        made["metadata"]["annotations"] = REVISION
+        yield Deployments, namespace, made, {"status": _counts(size, "updatedReplicas")}
 
 
 def _replica_sets(size: Size) -> Iterator[Wanted]:
-    replicas = size.slices * size.pods
+    """As the Deployments' controller writes them: it releases a set that its selector does not
+    match, and makes another one.
+    """
+    most = size.replicas - -size.replicas // 4
+    sizes = {"desired-replicas": size.replicas, "max-replicas": most}
+    annotations = {f"deployment.kubernetes.io/{key}": str(value) for key, value in sizes.items()}
     for number in range(size.services):
         namespace, name = size.service(number)
-        made = _workload(f"{name}-6f9c7d8b5", name, replicas)
-        made["metadata"]["ownerReferences"] = _owner(Deployments, name, number)
-        done = {"replicas": replicas, "readyReplicas": replicas}
-        yield ReplicaSets, namespace, made, {"status": done}
+        made = _workload(f"{name}-{HASH}", name, size.replicas)
+        labels = {"app": name, **HASH_LABEL}
+        made["metadata"] |= {
+            "labels": labels,
+            "annotations": annotations | REVISION,
+            "ownerReferences": _owner(Deployments, name),
+        }
+        made["spec"]["selector"] = {"matchLabels": labels}
+        made["spec"]["template"]["metadata"] = {"labels": labels}
+        yield ReplicaSets, namespace, made, {"status": _counts(size, "fullyLabeledReplicas")}
+
+
+def _counts(size: Size, also: str) -> Document:
+    members = ("replicas", "readyReplicas", "availableReplicas", also)
+    return {"observedGeneration": 1, **dict.fromkeys(members, size.replicas)}
 
 
 def _place(size: Size, service: int, number: int) -> tuple[int, int]:
     """The Pod's number in the cluster, and its Node's."""
-    overall = service * size.slices * size.pods + number
+    overall = service * size.replicas + number
     return overall, overall % size.nodes
 
 
 def _pods(size: Size) -> Iterator[Wanted]:
     for service in range(size.services):
         namespace, app = size.service(service)
-        for number in range(size.slices * size.pods):
+        for number in range(size.replicas):
             overall, node = _place(size, service, number)
             name = size.pod(service, number)
             made = _workload(name, app, 0)["spec"]["template"]["spec"]
-            owners = _owner(ReplicaSets, f"{app}-6f9c7d8b5", service)
+            owners = _owner(ReplicaSets, f"{app}-{HASH}")
+            labels = {"app": app, **HASH_LABEL}
             pod = {
-                **_named(name, labels={"app": app}, ownerReferences=owners),
+                **_named(name, labels=labels, ownerReferences=owners),
                 "spec": {**made, "nodeName": size.node(node)},
             }
             status = {
@@ -193,13 +219,14 @@ def _pods(size: Size) -> Iterator[Wanted]:
 
 
 def _slice(size: Size, service: int, name: str, manager: str, endpoints: list[Document]) -> Wanted:
+    """One that upstream's controller takes for its own if it is the *manager*."""
     namespace, app = size.service(service)
     labels = {
         "kubernetes.io/service-name": app,
         "endpointslice.kubernetes.io/managed-by": manager,
     }
     made = {
-        **_named(name, labels=labels),
+        **_named(name, labels=labels, ownerReferences=_owner(Services, app)),
         "addressType": "IPv4",
         "endpoints": endpoints,
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
@@ -241,8 +268,7 @@ def _endpoints(size: Size) -> Iterator[Wanted]:
     for service in range(size.services):
         namespace, name = size.service(service)
         addresses = [
-            {"ip": pod_ip(_place(size, service, number)[0])}
-            for number in range(size.slices * size.pods)
+            {"ip": pod_ip(_place(size, service, number)[0])} for number in range(size.replicas)
         ]
         ports = [{"name": "http", "protocol": "TCP", "port": 8080}]
         subsets = [{"addresses": addresses, "ports": ports}]
@@ -254,7 +280,7 @@ def _events(size: Size, now: float) -> Iterator[Wanted]:
     when = format_micro_time(now)[:19] + "Z"
     for number in range(2 * size.services):
         namespace, name = size.service(number % size.services)
-        about = {"kind": "Pod", "namespace": namespace, "name": f"{name}-6f9c7d8b5-00000"}
+        about = {"kind": "Pod", "namespace": namespace, "name": size.pod(number % size.services, 0)}
         event = {
             **_named(f"{name}.{number:016x}", namespace=namespace),
             "involvedObject": about,

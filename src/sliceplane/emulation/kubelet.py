@@ -33,7 +33,7 @@ from sliceplane.emulation.nodes import (
     node_document,
     node_status,
 )
-from sliceplane.emulation.placement import Placement, PodAddresses, host_ports
+from sliceplane.emulation.placement import HostPort, Placement, PodAddresses, host_ports
 from sliceplane.emulation.pod_status import (
     debuggers_status,
     image_fault,
@@ -76,7 +76,7 @@ class KubeletController(KeyedController):
         self._without_address: set[str] = (
             set()
         )  # bound by others to a node that has no address left
-        self._placement = Placement()
+        self._placement = Placement(config.nodes)
         self._first_observed: dict[
             tuple[str, bool], float
         ] = {}  # (pod uid, is terminating) -> time of its first event in that state
@@ -226,17 +226,17 @@ class KubeletController(KeyedController):
             return (status,)
         return _without_taint(present)
 
-    def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
-        present = self._nodes.get(node.name)
+    def _fits(self, name: str, pod: Pod, ports: frozenset[HostPort]) -> bool:
+        present = self._nodes.get(name)
         if present is None or (
             present.spec.unschedulable and not tolerates(pod.spec.tolerations or (), UNSCHEDULABLE)
         ):
             return False
         if repels(present, pod.spec.tolerations or (), ("NoSchedule", "NoExecute")):
             return False
-        if not self._placement.has_ports(node.name, host_ports(pod)):
+        if not self._placement.has_ports(name, ports):
             return False
-        return self._placement.load_of(node.name) < self._addresses.room(node.name) and is_selected(
+        return self._placement.load_of(name) < self._addresses.room(name) and is_selected(
             pod.spec, present
         )
 
@@ -244,8 +244,11 @@ class KubeletController(KeyedController):
         uid = pod.metadata.uid
         if pod.metadata.is_deleting or self._placement.node_of(uid):
             return ()  # leaving, or decided and not yet shown by the cache
-        fitting = [node for node in self._emulated.values() if self._fits(node, pod)]
-        if not fitting:
+        ports = host_ports(pod)
+        chosen = self._placement.choose(
+            controller_uid(pod), lambda name: self._fits(name, pod, ports)
+        )
+        if chosen is None:
             if key not in self._waiting:
                 why = (
                     "none is schedulable, has the labels asked for, tolerated taints, free ports "
@@ -262,8 +265,7 @@ class KubeletController(KeyedController):
             self._waiting.add(key)
             return ()
         self._waiting.discard(key)
-        chosen = self._placement.choose(fitting, controller_uid(pod))
-        self._placement.put(uid, chosen, controller_uid(pod), host_ports(pod))
+        self._placement.put(uid, chosen, controller_uid(pod), ports)
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",

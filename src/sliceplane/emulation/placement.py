@@ -7,12 +7,16 @@ old Pod does not meet a new one there at once.
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Pod
 from sliceplane.emulation.nodes import EmulatedNode
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class HostPort(NamedTuple):
@@ -44,14 +48,22 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 class Placement:
     """Owned by the emulated kubelet. A placement counts from the decision on, not from when the
-    cache shows it, so that Pods planned together spread.
+    cache shows it, so that Pods planned together spread. The nodes of each zone are kept in the
+    order in which they are taken: with thousands of nodes a Pod is placed after a look at few.
     """
 
-    def __init__(self, zones_first: Sequence[str] = ()) -> None:
+    def __init__(self, nodes: Iterable[EmulatedNode], zones_first: Sequence[str] = ()) -> None:
         """*zones_first*: which of two zones is taken where they have as many Pods of the owner;
         else their Nodes' loads decide.
         """
         self._rank = {zone: rank for rank, zone in enumerate(zones_first)}
+        self._nodes: dict[str, EmulatedNode] = {}
+        self._ordered: dict[str, list[tuple[int, int, str]]] = {}  # zone -> load, length, name
+        for node in nodes:
+            self._nodes[node.name] = node
+            self._ordered.setdefault(node.zone, []).append((0, len(node.name), node.name))
+        for ordered in self._ordered.values():
+            ordered.sort()
         self._placed: dict[str, tuple[str, str, str]] = {}  # pod uid -> (node, zone, owner uid)
         self._load: dict[str, int] = {}
         self._owner_load: dict[tuple[str, str], int] = {}  # (owner uid, zone) -> Pods
@@ -80,7 +92,7 @@ class Placement:
         if ports:
             self._ports.setdefault(node.name, {})[uid] = ports
         self._placed[uid] = (node.name, node.zone, owner)
-        self._load[node.name] = self._load.get(node.name, 0) + 1
+        self._add_load(node.name, 1)
         self._owner_load[owner, node.zone] = self._owner_load.get((owner, node.zone), 0) + 1
 
     def drop(self, uid: str) -> None:
@@ -89,29 +101,41 @@ class Placement:
         node, zone, owner = self._placed.pop(uid)
         if self._ports.get(node, {}).pop(uid, None) and not self._ports[node]:
             del self._ports[node]
-        self._load[node] -= 1
+        self._add_load(node, -1)
         self._owner_load[owner, zone] -= 1
         if not self._owner_load[owner, zone]:
             del self._owner_load[owner, zone]
 
+    def _add_load(self, name: str, pods: int) -> None:
+        load = self.load_of(name)
+        ordered = self._ordered[self._nodes[name].zone]
+        del ordered[bisect_left(ordered, (load, len(name), name))]
+        insort(ordered, (load + pods, len(name), name))
+        self._load[name] = load + pods
+
     def rezone(self, node: EmulatedNode) -> None:
-        """Moves the Pods of *node* to its new zone."""
+        """Moves *node* and its Pods to its new zone."""
+        entry = (self.load_of(node.name), len(node.name), node.name)
+        self._ordered[self._nodes[node.name].zone].remove(entry)
+        insort(self._ordered.setdefault(node.zone, []), entry)
+        self._nodes[node.name] = node
         for uid, (name, zone, owner) in list(self._placed.items()):
             if name == node.name and zone != node.zone:
                 self.put(uid, node, owner, self._ports.get(name, {}).get(uid, frozenset()))
 
-    def choose(self, fitting: Iterable[EmulatedNode], owner: str) -> EmulatedNode:
-        """Fewest Pods of the owner in the zone, then fewest on the node, then by name."""
-        return min(
-            fitting,
-            key=lambda node: (
-                self._owner_load.get((owner, node.zone), 0),
-                self._rank.get(node.zone, 0),
-                self._load.get(node.name, 0),
-                len(node.name),
-                node.name,
-            ),
-        )
+    def choose(self, owner: str, fits: Callable[[str], bool]) -> EmulatedNode | None:
+        """Returns the first node that *fits*: fewest Pods of the owner in the zone, then fewest on
+        the node, then by name.
+        """
+        equals: dict[tuple[int, int], list[list[tuple[int, int, str]]]] = {}
+        for zone, ordered in self._ordered.items():
+            rank = (self._owner_load.get((owner, zone), 0), self._rank.get(zone, 0))
+            equals.setdefault(rank, []).append(ordered)
+        for rank in sorted(equals):
+            for _, _, name in heapq.merge(*equals[rank]):
+                if fits(name):
+                    return self._nodes[name]
+        return None
 
     def check(self) -> None:
         load: dict[str, int] = {}
@@ -120,6 +144,15 @@ class Placement:
         assert load == {node: count for node, count in self._load.items() if count}, (
             f"{load} != {self._load}"
         )
+        ordered = {
+            zone: sorted(
+                (self.load_of(name), len(name), name)
+                for name, node in self._nodes.items()
+                if node.zone == zone
+            )
+            for zone in self._ordered
+        }
+        assert ordered == self._ordered, f"{ordered} != {self._ordered}"
         assert all(uids.keys() <= self._placed.keys() for uids in self._ports.values()), (
             f"{self._ports}"
         )
@@ -132,11 +165,10 @@ class PodAddresses:
     """Owned by the emulated kubelet."""
 
     def __init__(self, nodes: Iterable[EmulatedNode]) -> None:
-        self._networks = {
-            node.name: tuple(ipaddress.ip_network(cidr) for cidr in node.pod_cidrs)
-            for node in nodes
-        }
-        self._cursor: dict[ipaddress.IPv4Network | ipaddress.IPv6Network, int] = {}
+        self._cidrs = {node.name: node.pod_cidrs for node in nodes}
+        #: of the nodes that were asked about
+        self._networks: dict[str, tuple[Network, ...]] = {}
+        self._cursor: dict[Network, int] = {}
         self._taken: dict[str, set[str]] = {}  # address -> uids of Pods that have it
         self._addresses: dict[str, tuple[str, ...]] = {}  # uid -> addresses
 
@@ -153,7 +185,7 @@ class PodAddresses:
         """Returns the Pod's addresses, new ones if it has none; () if the node's pool is empty."""
         if uid in self._addresses:
             return self._addresses[uid]
-        free = [self._next(network) for network in self._networks[node]]
+        free = [self._next(network) for network in self._networks_of(node)]
         addresses = tuple(address for address in free if address is not None)
         if len(addresses) != len(free):
             return ()
@@ -162,7 +194,13 @@ class PodAddresses:
 
     def room(self, node: str) -> int:
         """Returns how many Pods can have addresses on *node* at a time."""
-        return min((_size(network) for network in self._networks[node]), default=0)
+        return min((_size(network) for network in self._networks_of(node)), default=0)
+
+    def _networks_of(self, node: str) -> tuple[Network, ...]:
+        if node not in self._networks:
+            cidrs = self._cidrs[node]
+            self._networks[node] = tuple(ipaddress.ip_network(cidr) for cidr in cidrs)
+        return self._networks[node]
 
     def release(self, uid: str) -> None:
         for address in self._addresses.pop(uid, ()):
@@ -171,7 +209,7 @@ class PodAddresses:
             if not holders:
                 del self._taken[address]
 
-    def _next(self, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str | None:
+    def _next(self, network: Network) -> str | None:
         # The first two addresses are left for the network and its gateway, the last for broadcast.
         size = _size(network)
         start = self._cursor.get(network, 0)
@@ -191,5 +229,5 @@ class PodAddresses:
         assert inverse == self._taken, f"{inverse} != {self._taken}"
 
 
-def _size(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> int:
+def _size(network: Network) -> int:
     return max(min(network.num_addresses, 65536) - 3, 0)

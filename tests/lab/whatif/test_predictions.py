@@ -561,3 +561,18 @@ def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -
     assert {zone: number for zone, number in found.after.ready.items() if number} == {
         zone: number for zone, number in left.items() if number
     }
+
+
+def test_pods_that_are_due_before_any_change_are_told() -> None:
+    """A ReplicaSet whose owner is not the Deployment: the Deployment makes another one."""
+    cluster = cart(3, a=1, b=1)
+    cluster.controllers = ()
+    (replica_set,) = cluster.list(ReplicaSets)
+    owner = replica_set["metadata"]["ownerReferences"][0]
+    gone = {**owner, "uid": "5a1e0000-0000-4000-8000-000000000001"}
+    name = replica_set["metadata"]["name"]
+    cluster.patch(ReplicaSets, name, {"metadata": {"ownerReferences": [gone]}})
+    found = ask(cluster, "replicas=4")
+    (told,) = [text for text in found.assumed if "created or deleted" in text]
+    assert told.startswith("3 Pods are created or deleted before any change: "), told
+    assert not [t for t in ask(cart(3, a=1, b=1), "replicas=4").assumed if "before any" in t]

@@ -42,7 +42,8 @@ def assumptions(
         *_consumers(question),
         *_running(question, world),
         *_changes(question, world),
-        *_runs(runs, pending, wrote=bool(world.events)),
+        *_runs(runs, wrote=bool(world.events)),
+        *_pending(pending, world.pending_pods),
     )
 
 
@@ -107,7 +108,7 @@ def _changes(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
         )
 
 
-def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
+def _runs(runs: int, *, wrote: bool) -> Iterator[str]:
     if runs > 1:
         yield (
             "A range is of four runs: changes of one burst reach the EndpointSlice controller "
@@ -121,10 +122,18 @@ def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
             "Changes of one burst reach the controller together; a busy one may write once more, "
             "or once less."
         )
-    if pending:
+
+
+def _pending(writes: int, pods: int) -> Iterator[str]:
+    if writes:
         yield (
-            f"{count(pending, 'write', 'is')} due before any change: slices are not yet as the "
+            f"{count(writes, 'write', 'is')} due before any change: slices are not yet as the "
             "Pods are."
+        )
+    if pods:
+        yield (
+            f"{count(pods, 'Pod', 'is')} created or deleted before any change: the workloads of "
+            "the cluster had not converged when it was read, or the owners of Pods are missing."
         )
 
 

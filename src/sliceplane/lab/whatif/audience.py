@@ -46,6 +46,8 @@ class SliceAudience:
         self.by_zone = False
         self._others = others
         self._readers: dict[str, tuple[str, ...]] = {}
+        #: proxies by selection, counted when they change and not for each event
+        self._watching: Counter[str] = Counter()
 
     @property
     def proxies(self) -> int:
@@ -53,24 +55,27 @@ class SliceAudience:
 
     def restart(self, nodes: Iterable[Node]) -> None:
         """Restarts with the proxies of *nodes*."""
-        self._readers = {
-            node.metadata.name: self._list_selections(node) for node in nodes if is_working(node)
-        }
+        self._readers.clear()
+        self._watching.clear()
+        for node in nodes:
+            self._count_proxy(node, is_present=True)
 
     def on_commit(self, event: StoreEvent, now: float) -> None:
         if event.record.key.resource == Nodes.storage_key:
             node = decode(event.record.body, Node)
-            self._readers.pop(node.metadata.name, None)
-            if event.type is not EventType.DELETED and is_working(node):
-                self._readers[node.metadata.name] = self._list_selections(node)
+            self._count_proxy(node, is_present=event.type is not EventType.DELETED)
         elif event.record.key.resource == EndpointSlices.storage_key:
             self._count(event, now)
 
+    def _count_proxy(self, node: Node, *, is_present: bool) -> None:
+        self._watching.subtract(self._readers.pop(node.metadata.name, ()))
+        if is_present and is_working(node):
+            selections = self._list_selections(node)
+            self._readers[node.metadata.name] = selections
+            self._watching.update(selections)
+
     def _count(self, event: StoreEvent, now: float) -> None:
-        watching = Counter(
-            selection for selections in self._readers.values() for selection in selections
-        )
-        watching[_EVERY] = self._others
+        watching = Counter({**self._watching, _EVERY: self._others})
         before = set(_list_readers(event.previous)) if event.type is EventType.MODIFIED else set()
         after = set() if event.type is EventType.DELETED else set(_list_readers(event.record))
         removed = (
@@ -101,10 +106,7 @@ class SliceAudience:
     def count_watchers(self, record: Record) -> int:
         """Returns the number of watchers that would get a change of this slice."""
         matching = set(_list_readers(record))
-        readers = Counter(
-            selection for selections in self._readers.values() for selection in selections
-        )
-        return sum(readers[selection] for selection in matching) + self._others
+        return sum(self._watching[selection] for selection in matching) + self._others
 
     def _list_selections(self, node: Node) -> tuple[str, ...]:
         """Returns the selections that the node's proxy watches."""

@@ -83,7 +83,7 @@ class SimulatedKubelet(KubeletController):
     ) -> None:
         super().__init__(config)
         self._recorded_pods = recorded_pods
-        self._placement = Placement(zones_first)
+        self._placement = Placement(config.nodes, zones_first)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
@@ -120,6 +120,8 @@ class WhatIfWorld:
         self._recorded_pods = frozenset(pod.metadata.uid for pod in state.pods())
         self.audience = SliceAudience(others)
         self._service = service
+        #: Pods that are created or deleted before any change
+        self.pending_pods = 0
         self.running = running
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
         self.ready_delay_s = (
@@ -184,6 +186,10 @@ class WhatIfWorld:
             self.converge(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
         else:
             self.converge()
+        self.pending_pods = sum(
+            write.resource is Pods and write.verb in ("create", "delete") and not write.subresource
+            for _, write in self.cluster.writes
+        )
 
     @property
     def next_eviction(self) -> float | None:

@@ -12,7 +12,7 @@ from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Namespaces, Services
 from sliceplane.diagnose.io.names import NameLookup, look_up_name
 from sliceplane.dns.cluster_names import ZoneConfig
-from sliceplane.dns.wire import A
+from sliceplane.dns.wire import PTR, A
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
 
@@ -86,6 +86,54 @@ async def test_what_is_wrong_with_a_service_is_no_cause_where_its_name_is_well(n
         assert (answer.has_record, answer.is_unknown) == (False, False)
         assert any("NXDOMAIN" in line for line in lines)
         assert not [line for line in lines if line.startswith(("; cause", "; also"))]
+
+
+async def test_only_the_namespaces_that_a_name_leads_to_are_listed() -> None:
+    """An alias leads to another one; the name of an address may be of any."""
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
+        client = plane.client("system:admin")
+        specs = {
+            "away": {"type": "ExternalName", "externalName": "there.second.svc.cluster.local"},
+            "there": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]},
+        }
+        for (name, spec), namespace in zip(specs.items(), ("first", "second"), strict=True):
+            body = encode({"metadata": {"name": namespace}})
+            await client.perform(Write(verb="create", resource=Namespaces, body=body))
+            body = encode({"metadata": {"name": name}, "spec": spec})
+            await client.perform(
+                Write(verb="create", resource=Services, namespace=namespace, body=body)
+            )
+        for name, kind, record, namespaces in [
+            ("away.first.svc.cluster.local.", A, "IN A 10.96.0.77", {"first", "second"}),
+            ("there.second.SVC.Cluster.Local.", A, "IN A 10.96.0.77", {"second"}),
+            ("77.0.96.10.in-addr.arpa.", PTR, "IN PTR there.second.svc", {""}),
+        ]:
+            reader, lines = _Noted(client), list[str]()
+            await look_up_name(
+                reader,  # type: ignore[arg-type]  # lists are all that it asks for
+                ZoneConfig(),
+                name,
+                kind,
+                client="127.0.0.1",
+                namespace="first",
+                show=lines.append,
+                why=False,
+            )
+            assert any(record in line for line in lines), lines
+            assert reader.namespaces == namespaces
+
+
+class _Noted:
+    """Notes the namespaces of what is listed in namespaces."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.namespaces: set[str] = set()
+
+    async def list(self, selection: Selection, **how: Any) -> Any:
+        if selection.resource.namespaced:
+            self.namespaces.add(selection.namespace)
+        return await self._client.list(selection, **how)
 
 
 class _FewRights:

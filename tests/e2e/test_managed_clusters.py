@@ -61,7 +61,7 @@ WHOLE_LISTS: Final = {
     "endpoints audit": {"endpoints", "endpointslices", "services"},
     "guard status": {"services"},
     "agent list -A": set(),
-    "dns query": {"endpointslices", "namespaces", "nodes", "services"},
+    "dns query": {"namespaces", "nodes"},
     "drain pod --dry-run": {"nodes"},
     "drain node --dry-run": {"nodes"},
     "adopt --dry-run": set(),

@@ -26,6 +26,7 @@ from sliceplane.diagnose.io.lists import list_whole
 from sliceplane.dns import wire
 from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import watches
+from sliceplane.dns.locations import NOWHERE
 from sliceplane.dns.server import ALIASES_MAX
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.view import DnsView, LookupResult
@@ -74,10 +75,7 @@ async def look_up_name(
     """Raises ``StatusError``, ``Unreachable``."""
     view = DnsView(zone)
     tries = candidates(name, namespace, zone.domains[0])
-    spaces = {space for tried in tries if (space := _namespace_of(tried, zone.domains[0]))}
-    unread = [
-        entry for of in watches(zone) for entry in await _read_into(view, client_of_api, of, spaces)
-    ]
+    unread = await _read_for(view, client_of_api, tries, kind)
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
     for verb, keys in resources_by_verb(entry.right for entry in unread if why).items():
@@ -122,37 +120,59 @@ async def look_up_name(
     return answer
 
 
-async def _read_into(
-    view: DnsView, client: Reader, selection: Selection, spaces: set[str]
+async def _read_for(
+    view: DnsView, client: Reader, tries: tuple[str, ...], kind: int
 ) -> list[Unread]:
-    """Lists *selection*, or only the namespaces *spaces* if that is forbidden; returns what was not
-    read.
+    """Lists what the names *tries* depend on; returns what was not read. Names of addresses depend
+    on all namespaces, other names on those that they name, and that their aliases lead to.
     """
-    unread = []
+    selections = watches(view.config)
+    unread = [
+        entry
+        for selection in selections
+        if not selection.resource.namespaced
+        for entry in await _read_into(view, client, selection)
+    ]
+    remaining = [selection for selection in selections if selection.resource.namespaced]
+    if any(tried.lower().endswith(".arpa.") for tried in tries):
+        remaining = [
+            selection for selection in remaining if await _read_into(view, client, selection)
+        ]
+    read: set[str] = set()
+    while spaces := _namespaces(view, tries, kind) - read:
+        read |= spaces
+        for space in sorted(spaces):
+            for selection in remaining:
+                unread += await _read_into(view, client, replace(selection, namespace=space))
+    return unread
+
+
+def _namespaces(view: DnsView, tries: tuple[str, ...], kind: int) -> set[str]:
+    """Returns the namespaces of *tries* and of their aliases, as far as these were read."""
+    spaces: set[str] = set()
+    for tried in tries:
+        name = tried
+        for _ in range(ALIASES_MAX + 1):
+            spaces |= {_namespace_of(name.lower(), domain) for domain in view.config.domains}
+            result = view.find(wire.labels_of(name_of(name).lower()), kind, NOWHERE)
+            if result is None or not result.alias:
+                break
+            name = text_of(result.alias)
+    return spaces - {""}
+
+
+async def _read_into(view: DnsView, client: Reader, selection: Selection) -> list[Unread]:
+    """Lists *selection*; returns it if that is forbidden."""
     resource = selection.resource
-    parts = [selection]
     try:
         bodies = await list_whole(client, selection)
     except StatusError as error:
         if error.code != 403:
             raise
-        parts = (
-            [replace(selection, namespace=space) for space in sorted(spaces)]
-            if resource.namespaced
-            else []
-        )
-        unread = [] if parts else [Unread(selection, "list", FORBIDDEN)]
-        bodies = []
-    for part in parts if parts != [selection] else ():
-        try:
-            bodies += await list_whole(client, part)
-        except StatusError as error:
-            if error.code != 403:
-                raise
-            unread.append(Unread(part, "list", FORBIDDEN))
+        return [Unread(selection, "list", FORBIDDEN)]
     kind_of: type[Object] = resource.projection
     view.apply([Change(resource.key, None, codec.decode(body, kind_of)) for body in bodies], 0.0)
-    return unread
+    return []
 
 
 def _namespace_of(name: str, domain: str) -> str:

@@ -142,6 +142,12 @@ class Facts:
         rarest = min(lists, key=len)
         return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
 
+    def pods_at(self, address: str) -> tuple[FullPod, ...]:
+        """Returns the Pods of any namespace that have *address* and have not ended, sorted by
+        key.
+        """
+        return tuple(self.derived(_pods_by_address).get(address, ()))
+
     def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
         """Returns the slices labelled for the Service, of any writer, sorted by name."""
         return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
@@ -168,6 +174,15 @@ def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
         for label, value in pod.labels.items():
             index[pod.metadata.namespace, label, value].append(pod)
     return dict(index)
+
+
+def _pods_by_address(facts: Facts) -> dict[str, list[FullPod]]:
+    grouped: dict[str, list[FullPod]] = defaultdict(list)
+    for pod in facts.of(PODS):
+        if not pod.has_ended:
+            for address in pod.status.ips:
+                grouped[address].append(pod)
+    return dict(grouped)
 
 
 def _slices_by_service(facts: Facts) -> dict[str, list[FullSlice]]:

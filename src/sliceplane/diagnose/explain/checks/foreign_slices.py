@@ -51,9 +51,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
     for address, endpoint_slice in list(_foreign(case))[:FOREIGN_MAX]:
         if not case.was_read(_pods_at(address)):
             continue
-        owners = [
-            pod for pod in case.facts.of(PODS) if address in pod.status.ips and not pod.has_ended
-        ]
+        owners = case.facts.pods_at(address)
         elsewhere = [pod for pod in owners if pod.metadata.namespace != case.namespace]
         if elsewhere:
             yield _of_another_namespace(case, endpoint_slice, address, elsewhere[0])

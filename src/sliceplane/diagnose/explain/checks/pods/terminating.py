@@ -4,7 +4,6 @@ nevertheless (one address twice, published before they are ready).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -25,7 +24,6 @@ from sliceplane.diagnose.explain.checks.pods.troubles import (
     weigh,
 )
 from sliceplane.diagnose.explain.checks.pods.workloads import cannot_make_pods, root_of, scaled_down
-from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
 
 #: seconds that the kubelet needs to end a Pod, beyond its grace period
@@ -161,26 +159,17 @@ def drained(case: PodsCase) -> Iterable[Finding]:
 
 def one_address_twice(case: PodsCase) -> Iterable[Finding]:
     """R13"""
-    holders = case.facts.derived(_holders)
     for pod in case.judged:
         if not _has_own_address(pod) or pod.has_ended:
             continue
         for address in pod.status.ips:
-            others = [
-                other
-                for other in holders.get(address, [])
-                if other.metadata.uid != pod.metadata.uid
-            ]
+            others = _others_at(case, address, pod)
             if others:
                 yield _twice(case, address, pod, others[0])
                 return
     if isinstance(case, ServiceCase):
         for address, endpoint_slice, dead in _endpoints_of_ended(case):
-            others = [
-                other
-                for other in holders.get(address, [])
-                if other.metadata.uid != dead.metadata.uid
-            ]
+            others = _others_at(case, address, dead)
             if others:
                 yield _twice(
                     case,
@@ -197,13 +186,12 @@ def _has_own_address(pod: FullPod) -> bool:
     return not pod.spec.host_network
 
 
-def _holders(facts: Facts) -> dict[str, list[FullPod]]:
-    grouped: dict[str, list[FullPod]] = defaultdict(list)
-    for pod in facts.of(PODS):
-        if _has_own_address(pod) and not pod.has_ended:
-            for address in pod.status.ips:
-                grouped[address].append(pod)
-    return dict(grouped)
+def _others_at(case: PodsCase, address: str, pod: FullPod) -> list[FullPod]:
+    return [
+        other
+        for other in case.facts.pods_at(address)
+        if _has_own_address(other) and other.metadata.uid != pod.metadata.uid
+    ]
 
 
 def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice, FullPod]]:

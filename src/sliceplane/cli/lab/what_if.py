@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from sliceplane.cli.flags import FILE, number, option, string
 from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
+    from sliceplane.api.core import Service
     from sliceplane.api.requests import Selection
     from sliceplane.api.resource import Resource
     from sliceplane.lab.whatif.changes import Setting
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 PRICE_DEFAULT = "0.02@2026-11"
+#: the word before the Service in place of a change
+MEASURED = "measured"
 
 
 def _change(text: str) -> Setting:
@@ -36,6 +40,12 @@ def _setting_of_now(text: str) -> Setting:
     from sliceplane.lab.whatif.changes import NOW_KEYS, parse
 
     return parse(text, NOW_KEYS)
+
+
+def _one_or_two(_: click.Context, __: click.Parameter, what: tuple[str, ...]) -> tuple[str, ...]:
+    if len(what) > 2 or (len(what) == 2 and what[0] != MEASURED):
+        raise click.BadParameter(f"{' '.join(what)!r} is not one Service")
+    return what
 
 
 @cluster_command(
@@ -55,12 +65,18 @@ def _setting_of_now(text: str) -> Setting:
             "sliceplane what-if shop/cart --set zone-lost=zone-b --rate 3000 --capacity 400",
         ),
         (
+            "hints by the zones in which connections start",
+            "sliceplane what-if measured shop/cart",
+        ),
+        (
             "a rollout, and where the picture of it is",
             "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg",
         ),
     ],
 )
-@click.argument("service", metavar="[NAMESPACE/]SERVICE")
+@click.argument(
+    "what", nargs=-1, required=True, metavar="[measured] [NAMESPACE/]SERVICE", callback=_one_or_two
+)
 @option(
     "--set changes",
     "What is changed; may be given several times.  zone-lost=ZONE, "
@@ -89,7 +105,7 @@ def _setting_of_now(text: str) -> Setting:
     "Clients are where the Pods with these labels are.  [default: where Nodes take Pods]",
 )
 @string(
-    "--traffic",
+    "--traffic --weights traffic",
     "ZONE=SHARE,...|@FILE",
     "Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a "
     "query or as a page of metrics has it: series with a label zone.",
@@ -124,7 +140,7 @@ def _setting_of_now(text: str) -> Setting:
 def command(
     *,
     cluster: TargetCluster,
-    service: str,
+    what: tuple[str, ...],
     output: Output,
     plot: Path | None,
     verify: Path | None,
@@ -136,10 +152,19 @@ def command(
     Runs the controllers of this version on virtual time, over the present state of a cluster or
     over a snapshot, and makes the change there. Read-only; the output begins with its assumptions.
 
+    'what-if measured SERVICE' compares the hints of now with those of sliceplane.dev/Measured,
+    PreferSameZone and sliceplane.dev/Balanced. Connections by zone are those that nodes report,
+    for 40 s, or those of --weights.
+
     Exit code 0: nothing gets worse; 1: the change overloads an endpoint, or leaves connections
     without one; with --verify: the prediction differs from the recording; 2: no answer, stderr has
     the reason.
     """
+    service = what[-1]
+    if len(what) == 2:
+        from sliceplane.cli.lab.what_if_measured import show_measured
+
+        show_measured(cluster, service, output, flags["snapshot"], _clients(flags))
     from sliceplane.cli.progress import ProgressLine
     from sliceplane.cli.query.recorder import making_sense, read
     from sliceplane.lab.whatif.changes import checked, running
@@ -155,10 +180,7 @@ def command(
     price = price_of(flags)
 
     def work() -> tuple[Prediction, WhatIfOutcome | None]:
-        in_name, _, name = service.rpartition("/")
-        of_name = cluster._replace(namespace=in_name or cluster.namespace)
-        state, namespace = _state(of_name, flags["snapshot"], clients.selector)
-        subject = state.service(of_name.namespace or namespace, name)
+        state, subject = read_service(cluster, service, flags["snapshot"], clients.selector)
         changes = checked(flags["changes"], state, subject)
         question = WhatIfQuestion(
             service=subject,
@@ -190,7 +212,23 @@ def command(
     raise SystemExit(BAD if bad else GOOD)
 
 
-def _state(cluster: TargetCluster, path: Path | None, clients: str) -> tuple[ClusterState, str]:
+def read_service(
+    cluster: TargetCluster,
+    service: str,
+    snapshot: Path | None,
+    clients: str = "",
+    resources: Sequence[Resource] = (),
+) -> tuple[ClusterState, Service]:
+    """Returns the cluster, and the Service with that name in it. *resources*: as ``read_cluster``."""
+    in_name, _, name = service.rpartition("/")
+    of_name = cluster._replace(namespace=in_name or cluster.namespace)
+    state, namespace = _state(of_name, snapshot, clients, resources)
+    return state, state.service(of_name.namespace or namespace, name)
+
+
+def _state(
+    cluster: TargetCluster, path: Path | None, clients: str, resources: Sequence[Resource]
+) -> tuple[ClusterState, str]:
     """Returns the cluster, and the namespace of names without one."""
     from functools import partial
 
@@ -199,7 +237,9 @@ def _state(cluster: TargetCluster, path: Path | None, clients: str) -> tuple[Clu
     from sliceplane.server.store.snapshot import LINE_BYTES_MAX
 
     if path is None:
-        return cluster.query(partial(read_cluster, clients=clients), WhatIfError)
+        return cluster.query(
+            partial(read_cluster, clients=clients, resources=resources), WhatIfError
+        )
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
@@ -210,10 +250,11 @@ def _state(cluster: TargetCluster, path: Path | None, clients: str) -> tuple[Clu
 
 
 async def read_cluster(
-    client: HttpClient, namespace: str, clients: str = ""
+    client: HttpClient, namespace: str, clients: str = "", resources: Sequence[Resource] = ()
 ) -> tuple[ClusterState, str]:
     """Reads what bears on the Services of *namespace*: its objects, all Nodes, and the Pods with
     the labels *clients* of all namespaces. Of the Namespace only the name counts, which is known.
+    *resources*: only these.
     """
     import asyncio
     import time
@@ -225,7 +266,7 @@ async def read_cluster(
 
     selections = [
         Selection(resource, namespace if resource.namespaced else "")
-        for resource in READ
+        for resource in resources or READ
         if resource is not Namespaces
     ]
     if clients:

@@ -32,13 +32,15 @@ from sliceplane.slices.heuristics.measured import (
     write_shares,
 )
 from sliceplane.slices.heuristics.sharing import Cost, Placement, cost_of
-from sliceplane.slices.heuristics.types import ServiceView, ZoneView
+from sliceplane.slices.heuristics.types import ServiceView, ZonalHeuristic, ZoneView
 
 #: connections that a zone's share of CPU counts as much as
 PRIOR: Final = 200.0
 NOISE: Final = 3.0
 #: part of all traffic
 GAIN: Final = 0.05
+#: part of the allowed load by which rounding may exceed it unmentioned
+ROUNDING: Final = 0.05
 
 _HEURISTIC: Final = MeasuredZones()
 
@@ -96,20 +98,27 @@ def round_shares(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
+def placement_of(
+    inputs: HintInputs, text: str, heuristic: ZonalHeuristic = _HEURISTIC
+) -> Placement:
+    """Returns the hints for the annotation *text*. Raises ``HeuristicError``."""
+    service, endpoints, zones = inputs
+    annotations = {**service.annotations, ANNOTATION_SHARES: text}
+    view = ServiceView(namespace=service.namespace, name=service.name, annotations=annotations)
+    placement: Placement = {}
+    for zone, portions in heuristic.allocate(view, endpoints, zones).items():
+        by_names = placement.setdefault(zone, {})
+        for portion in portions:
+            by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
+    return placement
+
+
 def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> PredictedHints:
     """Returns the hints for the annotation *text*, and their cost if traffic has *shares*. Raises
     ``HeuristicError``.
     """
-    service, endpoints, zones = inputs
-    annotations = {**service.annotations, ANNOTATION_SHARES: text}
-    view = ServiceView(namespace=service.namespace, name=service.name, annotations=annotations)
-    allocation = _HEURISTIC.allocate(view, endpoints, zones)
-    placement: Placement = {}
-    for zone, portions in allocation.items():
-        by_names = placement.setdefault(zone, {})
-        for portion in portions:
-            by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
-    total = sum(endpoints.values())
+    placement = placement_of(inputs, text)
+    total = sum(inputs.endpoints.values())
     cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
     return PredictedHints(
         placement, cost._replace(crossing=cost.crossing / total if total else 0.0)
@@ -136,6 +145,11 @@ def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
         return text
     gain = predict(inputs, current, measured.shares).cost.crossing - new.crossing
     return text if gain >= GAIN + NOISE * max(measured.errors.values()) else current
+
+
+def is_overload(load: float, allowed: float) -> bool:
+    """Returns True if *load* exceeds *allowed* by more than the rounding of few zones."""
+    return load > allowed * (1 + ROUNDING)
 
 
 def moves_between(before: Placement, after: Placement) -> int:

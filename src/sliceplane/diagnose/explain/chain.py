@@ -26,6 +26,7 @@ from sliceplane.diagnose.explain.checks import (
     foreign_slices,
     kernels,
     managers,
+    measured,
     names,
     policies,
     ports,
@@ -141,7 +142,10 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         "hints",
         {
-            ServiceCase: LinkPart((*zones.CHECKS, *zone_shares.CHECKS), zones.reads),
+            ServiceCase: LinkPart(
+                (*zones.CHECKS, *zone_shares.CHECKS, *measured.CHECKS),
+                lambda case: (*zones.reads(case), *measured.reads(case)),
+            ),
             NodeCase: LinkPart((zones.node_without_zone,), zones.node_reads),
             ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_reads),
         },

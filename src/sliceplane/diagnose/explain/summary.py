@@ -1,4 +1,4 @@
-"""Describes the state of a Service, a Pod or a Node in one sentence, beside the findings or instead
+"""Describes the state of a Service, a Pod, a Node or a zone in one sentence, beside the findings or instead
 of them.
 
 If nothing is wrong, the user still needs to see what was checked: which endpoints, since when, of
@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections import Counter
 
 from sliceplane.api.findings.wording import count, lasting, part, since, some
-from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.case import (
+    ExplainCase,
+    NodeCase,
+    PodCase,
+    ServiceCase,
+    ZoneCase,
+)
+from sliceplane.diagnose.explain.checks import measured
 from sliceplane.diagnose.explain.objects import PODS
 
 
@@ -20,6 +27,8 @@ def summarize(case: ExplainCase) -> str:
         return _of_pod(case)
     if isinstance(case, NodeCase):
         return _of_node(case)
+    if isinstance(case, ZoneCase):
+        return measured.describe_zone(case)
     return _of_service(case) if isinstance(case, ServiceCase) else ""
 
 
@@ -53,7 +62,8 @@ def _of_service(case: ServiceCase) -> str:
         )
     endpoints = _of(len(case.ready), len(case.endpoints), "endpoint")
     within = f" in {count(len(case.slices), 'slice')}" if case.selector else ""
-    return f"{case.name} is {description}; {pods}, {endpoints}{within}"
+    text = f"{case.name} is {description}; {pods}, {endpoints}{within}"
+    return "; ".join(filter(None, (text, measured.describe(case))))
 
 
 def _of(ready: int, number: int, what: str) -> str:

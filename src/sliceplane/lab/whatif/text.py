@@ -129,7 +129,7 @@ def _rows(prediction: Prediction) -> Iterator[tuple[str, ...]]:
         dropped = (before.shares.dropped, after.shares.dropped)
         yield "finds no endpoint", percent(dropped[0]), percent(dropped[1]), _points(dropped)
     greatest = ranged(*map(_factor, prediction.between(lambda run: run.greatest)))
-    yield "greatest load", _load(before.shares), greatest, _in_zone(after.shares)
+    yield "greatest load", _load(before.shares), greatest, in_zone(after.shares)
     if before.loads.rate is not None and after.loads.rate is not None:
         yield (
             "requests a second",
@@ -142,7 +142,7 @@ def _rows(prediction: Prediction) -> Iterator[tuple[str, ...]]:
             "of what a Pod can take",
             percent(before.loads.used),
             percent(after.loads.used),
-            _in_zone(after.shares),
+            in_zone(after.shares),
         )
 
 
@@ -150,7 +150,7 @@ def _moments(prediction: Prediction) -> Iterator[tuple[str, ...]]:
     for moment in prediction.moments:
         at = moment.picture
         when = "at once" if not moment.after_s else format_duration(round(moment.after_s))
-        load = f"{_load(at.shares)} {_in_zone(at.shares)}"
+        load = f"{_load(at.shares)} {in_zone(at.shares)}"
         yield (
             when,
             f"{at.ready.total():,}",
@@ -212,14 +212,14 @@ def judgement(prediction: Prediction) -> Iterator[str]:
             f"If the clients of the lost zone go on elsewhere: {percent(stays.shares.leaving)} "
             "leave the zone that "
             "they were counted in, and the greatest load is "
-            f"{_load(stays.shares)}{_in_zone(stays.shares, ' ')}. "
+            f"{_load(stays.shares)}{in_zone(stays.shares, ' ')}. "
             f"{_overload(prediction, stays)} {_fix(after, stays)}".rstrip()
         )
     yield from _replaced(prediction)
     if after.outside is not None:
         yield (
             "From outside the cluster: the greatest load is "
-            f"{_load(after.outside)}{_in_zone(after.outside, ' ')}, and "
+            f"{_load(after.outside)}{in_zone(after.outside, ' ')}, and "
             f"{percent(after.outside.dropped)} finds no endpoint."
         )
     others = prediction.all_written.writes - prediction.written.writes
@@ -355,7 +355,7 @@ def _load(shares: TrafficShares) -> str:
     return _factor(shares.greatest[0])
 
 
-def _in_zone(shares: TrafficShares, before: str = "") -> str:
+def in_zone(shares: TrafficShares, before: str = "") -> str:
     factor, zone = shares.greatest
     if not factor:
         return ""

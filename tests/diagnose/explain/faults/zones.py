@@ -19,7 +19,8 @@ from tests.diagnose.explain.edits import (
     put,
     rewritten,
 )
-from tests.diagnose.explain.world import World, add_node, add_pod, add_service, healthy
+from tests.diagnose.explain.faults.proxies import add_proxies
+from tests.diagnose.explain.world import World, add_node, add_pod, add_service, ago, healthy
 
 ZONE = "topology.kubernetes.io/zone"
 SAME_ZONE = put(f"{CART}:spec.trafficDistribution", "PreferSameZone")
@@ -171,3 +172,79 @@ planted("Z12", "a_slice_is_for_a_zone_that_no_node_has", for_zone("zone-d"))
 planted("Z12", "a_zone_is_asked_about_that_is_none", ask("zone", "zone-d"))
 nearly("Z12", "a_slice_is_for_a_zone_that_nodes_have", for_zone("zone-b"))
 nearly("Z11 Z5", "a_zone_is_asked_about_that_is_well", do(add_service, "search"), *HINTED, OF_ZONE)
+
+# Z14 to Z18: measured zones
+
+SHARES = "sliceplane.dev/measured-shares"
+DEMAND = "sliceplane.dev/demand"
+OVERLOAD = "sliceplane.dev/max-overload"
+
+
+def measured(reason: str, status: str = "False", *, age: float = 3600, **annotations: str) -> Edit:
+    """cart asks for measured zones, and the controller's condition is *reason*; "": none."""
+
+    def edit(world: World) -> None:
+        cart = world.get("Service", "shop", "cart")
+        names = {"shares": SHARES, "demand": DEMAND, "overload": OVERLOAD}
+        cart["metadata"]["annotations"] = {
+            "service.kubernetes.io/topology-mode": "sliceplane.dev/Measured",
+            **{names[name]: value for name, value in annotations.items()},
+        }
+        condition = {
+            "type": "TrafficDistributionMeasured",
+            "status": status,
+            "reason": reason,
+            "message": "a sentence",
+            "lastTransitionTime": ago(age),
+        }
+        cart["status"]["conditions"] = [condition] if reason else []
+
+    return edit
+
+
+def counting(*names: str) -> Edit:
+    """The proxies of these Nodes report connections."""
+
+    def edit(world: World) -> None:
+        add_proxies(world)
+        for name in names:
+            lease = world.get("Lease", "kube-node-lease", f"sliceplane-proxy-{name}")
+            lease["metadata"]["annotations"][DEMAND] = "3f9a12c0:431"
+
+    return edit
+
+
+IS_MEASURED = measured("Measured", "True", shares="zone-a=32/64,zone-b=16/64,zone-c=16/64")
+planted("Z14", "no_node_counts_connections", measured("NotMeasured"))
+planted("Z14", "no_xds_server_counts_requests", measured("NotMeasured", demand="requests"))
+planted("Z14", "no_controller_measures", measured(""))
+nearly("Z14 Z15 Z16 Z17 Z18", "zones_are_measured", IS_MEASURED)
+nearly("Z14", "nothing_asks_for_measured_zones", put(f"{CART}:status", {"conditions": []}))
+nearly("Z14 Z15", "the_first_two_minutes", measured("Warming", "Unknown"))
+planted("Z15", "one_node_does_not_count", measured("NodesSilent"), counting("node-0", "node-2"))
+nearly("Z15", "all_nodes_count", IS_MEASURED, counting("node-0", "node-1", "node-2"))
+planted("Z16", "an_hour_of_little_traffic", measured("TooLittleTraffic"))
+nearly("Z16", "little_traffic_for_a_minute", measured("TooLittleTraffic", age=60))
+planted("Z17", "the_overload_is_no_number", measured("Measured", "True", overload="lots"))
+planted("Z17", "the_source_of_demand_is_none", measured("NotMeasured", demand="latency"))
+planted("Z17", "a_weight_is_negative", measured("NotMeasured", demand="weights: zone-a=-1"))
+planted("Z17", "shares_do_not_add_up", measured("Measured", "True", shares="zone-a=63/64"))
+planted(
+    "Z17",
+    "the_overload_of_balanced_is_no_number",
+    put(f"{CART}:spec.trafficDistribution", "sliceplane.dev/Balanced"),
+    put(f"{CART}:metadata.annotations", {OVERLOAD: "-3"}),
+)
+nearly(
+    "Z17",
+    "annotations_count_with_measured_alone",
+    put(f"{CART}:metadata.annotations", {SHARES: "x", OVERLOAD: "x"}),
+)
+nearly("Z17", "fixed_weights", measured("Measured", "True", demand="weights: zone-a=3,zone-b=1"))
+planted(
+    "Z18",
+    "the_policy_is_local",
+    measured("LocalPolicy"),
+    put(f"{CART}:spec.internalTrafficPolicy", "Local"),
+)
+nearly("Z18", "the_policy_is_cluster", IS_MEASURED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.measured.controller import (
     KEPT_S,
     PERIOD_S,
+    SHARES_DECIDED,
     SHARES_REPLACED,
     WARMING_S,
     MeasuredZonesController,
@@ -237,7 +239,30 @@ def test_shares_that_are_edited_hold_until_the_next_decision() -> None:
     world.run(2 * PERIOD_S, SKEWED)
     assert set(read_shares(world.shares)) == set("abc")
     assert read_shares(world.shares)["a"] >= 48
-    assert [note.split(":")[0] for note in world.notes] == [SHARES_REPLACED]
+    first, second = world.notes
+    assert first == (
+        f"{SHARES_DECIDED}: shares (none) -> {ours}: zones have hints for the connections that "
+        "start in them"
+    )
+    assert second.startswith(f"{SHARES_REPLACED}: ")
+
+
+def test_the_condition_says_the_overload_that_no_hints_avoid() -> None:
+    """Forty zones are too many for shares in 64ths."""
+    zones = {f"z{number:02}": number**3 / 100 for number in range(40)}
+    world = MeasuredWorld(dict.fromkeys(zones, 2), nodes=1)
+    world.run(1200, zones)
+    (condition,) = world.service["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("True", "Measured")
+    said = re.search(r"carry (.*) fair shares, .* 1\.2 are allowed$", condition["message"])
+    assert said
+    prediction = world.controller._followed["shop/web"].prediction
+    assert prediction is not None
+    assert prediction.cost.load == pytest.approx(float(said[1]), abs=0.1)
+    assert float(said[1]) > 1.3
+    writes = len(world.status_writes)
+    world.run(1200, zones)
+    assert len(world.status_writes) == writes, "its figure is that of the decision"
 
 
 def test_a_zone_that_comes_decides_at_once() -> None:

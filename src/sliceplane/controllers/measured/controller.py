@@ -26,6 +26,7 @@ from sliceplane.api.selectors.adoption import Scope, selector_of
 from sliceplane.consume.demand import (
     CONNECTIONS,
     DEMAND_SERVICES_MAX,
+    MEASURED,
     REQUESTS,
     UID_LENGTH,
     is_measured,
@@ -37,6 +38,7 @@ from sliceplane.controllers.measured.decision import (
     PredictedHints,
     decide,
     estimate,
+    is_overload,
     moves_between,
     predict,
     round_shares,
@@ -53,6 +55,7 @@ from sliceplane.controllers.traffic_distribution import (
 from sliceplane.kit.metrics import Family, Labels, Metrics, merged
 from sliceplane.kit.names import check_label_value
 from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.heuristics.balanced import overload_of
 from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, write_shares
 from sliceplane.slices.heuristics.types import HeuristicError, ServiceView
 from sliceplane.slices.hinting.topology import ZoneShares
@@ -62,6 +65,7 @@ from sliceplane.watch.controller.keyed import KeyedController
 
 CONDITION: Final = "TrafficDistributionMeasured"
 SHARES_REPLACED: Final = "MeasuredSharesReplaced"
+SHARES_DECIDED: Final = "MeasuredSharesDecided"
 #: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
 WEIGHTS: Final = "weights:"
 
@@ -104,6 +108,8 @@ class _Followed:
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
     prediction: PredictedHints | None = None
+    #: a clause if the decision in effect overloads an endpoint
+    overload: str = ""
 
     @property
     def uid(self) -> str:
@@ -216,31 +222,32 @@ class MeasuredZonesController(KeyedController):
         service = followed.service
         if not is_measured(service):
             return (
-                *self._shares_write(followed, ""),
+                *self._shares_write(followed, "", f"the Service does not ask for {MEASURED}"),
                 *condition_writes(service, (), now, (CONDITION,)),
             )
         condition, text = self._decision(key, followed, now)
         due = followed.decided_at + PERIOD_S
         self.enqueue_after(key, due - now if due > now else PERIOD_S, now)
         return (
-            *self._shares_write(followed, text),
+            *self._shares_write(followed, text, condition.message),
             *condition_writes(service, (condition,), now, (CONDITION,)),
         )
 
-    def _shares_write(self, followed: _Followed, text: str) -> tuple[Write, ...]:
+    def _shares_write(self, followed: _Followed, text: str, cause: str) -> tuple[Write, ...]:
         if text == followed.annotation:
             return ()
         service = followed.service
+        before = followed.annotation
         if followed.is_edited:
-            self.report(
-                Services,
-                service,
-                "Normal",
-                SHARES_REPLACED,
+            reason = SHARES_REPLACED
+            note = (
                 f"the annotation {ANNOTATION_SHARES} was edited: a decision replaces "
-                f"{followed.annotation!r:.100}; sliceplane.dev/demand: weights: ... fixes shares",
-                action="Decide",
+                f"{before!r:.100}; sliceplane.dev/demand: weights: ... fixes shares"
             )
+        else:
+            reason = SHARES_DECIDED
+            note = f"shares {before or '(none)':.300} -> {text or '(none)':.300}: {cause}"
+        self.report(Services, service, "Normal", reason, note, action="Decide")
         followed.writing = text
         annotations = {ANNOTATION_SHARES: text or None}
         change = {"metadata": {"annotations": annotations}}
@@ -284,7 +291,7 @@ class MeasuredZonesController(KeyedController):
             return condition, current if now - followed.sound_at < KEPT_S else ""
         followed.sound_at = now
         if now - followed.decided_at < PERIOD_S:
-            return condition, current
+            return _with_overload(condition, followed), current
         followed.decided_at = now
         view = ServiceView(
             namespace=service.metadata.namespace,
@@ -295,13 +302,15 @@ class MeasuredZonesController(KeyedController):
         try:
             text = decide(inputs, "" if followed.is_edited else current, measured)
             prediction = predict(inputs, text, measured.shares)
+            if text != current or followed.prediction is None:
+                followed.overload = _overload(prediction, view)
             if text != current:
                 before = predict(inputs, current, measured.shares)
                 self._moves.value += moves_between(before.placement, prediction.placement)
         except HeuristicError:  # an Event of the controller of EndpointSlices has the reason
-            return condition, current
+            return _with_overload(condition, followed), current
         followed.rates, followed.prediction = rates, prediction
-        return condition, text
+        return _with_overload(condition, followed), text
 
     def _condition(
         self, followed: _Followed, source: str, measured: Estimate, now: float, *, has_reports: bool
@@ -390,6 +399,20 @@ class MeasuredZonesController(KeyedController):
     def check(self) -> None:
         super().check()
         self._endpoints.check()
+
+
+def _overload(prediction: PredictedHints, service: ServiceView) -> str:
+    load, allowed = prediction.cost.load, 1 + overload_of(service.annotations)
+    if not is_overload(load, allowed):
+        return ""
+    return (
+        f"; the busiest endpoint is expected to carry {load:.1f} fair shares, the least found, and "
+        f"{allowed:g} are allowed"
+    )
+
+
+def _with_overload(condition: DesiredCondition, followed: _Followed) -> DesiredCondition:
+    return condition._replace(message=condition.message + followed.overload)
 
 
 def _unmeasured(reason: str, message: str) -> tuple[DesiredCondition, bool]:

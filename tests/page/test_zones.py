@@ -34,9 +34,11 @@ def put_node(model: ClusterModel, name: str, zone: str, *, closed: bool = False)
     model.on_nodes([Change("nodes", model.nodes.get(name), new)])
 
 
-def put_service(model: ClusterModel, name: str, policy: str = "Cluster") -> None:
+def put_service(
+    model: ClusterModel, name: str, policy: str = "Cluster", **annotations: str
+) -> None:
     new = Service(
-        metadata=ObjectMeta(name=name, namespace="n"),
+        metadata=ObjectMeta(name=name, namespace="n", annotations=annotations),
         spec=ServiceSpec(internal_traffic_policy=policy),
     )
     model.on_services([Change("services", model.services.get(f"n/{name}"), new)])
@@ -132,6 +134,28 @@ def test_a_policy_a_node_and_a_service_that_change_count_at_once() -> None:
     assert part(views.zones(""), "dropped") == pytest.approx(1 / 3)
     put_service(model, "none")
     assert (part(views.zones(""), "services"), part(views.zones("n/none"), "services")) == (1, 0)
+
+
+@pytest.mark.parametrize("hints", ["zone", "node"])
+def test_measured_zones_are_where_clients_are(hints: str) -> None:
+    model = cluster(hints)
+    views = Views(model)
+    asks = {"service.kubernetes.io/topology-mode": "sliceplane.dev/Measured"}
+    assert part(views.zones("n/web"), "demand") == {}
+    shares = {"sliceplane.dev/measured-shares": "z1=48/64,z2=16/64"}
+    put_service(model, "web", **asks, **shares)
+    view = views.zones("n/web")
+    assert part(view, "demand") == {"z1": 0.75, "z2": 0.25}
+    assert part(view, "load") == {"z1": 1.5, "z2": 0.5}
+    assert part(view, "cross") == 0
+    assert part(view, "shares") == {"": {}, "z1": {"z1": 1}, "z2": {"z2": 1}}
+    assert part(views.zones(""), "demand") == {}, "of one Service alone"
+    put_service(model, "web", **shares)
+    assert part(views.zones("n/web"), "demand") == {}, "it does not ask"
+    put_service(model, "web", **asks, **{"sliceplane.dev/measured-shares": "z1=48/64"})
+    assert part(views.zones("n/web"), "demand") == {}, "a part is missing"
+    put_service(model, "web", "Local", **asks, **shares)
+    assert part(views.zones("n/web"), "demand") == {}, "hints do not count"
 
 
 def test_services_count_the_same() -> None:

@@ -24,7 +24,13 @@ from tests.ui.cluster import (
 )
 
 from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
-from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointSlice,
+    ForZone,
+    SliceEndpoint,
+)
 from sliceplane.api.meta import ObjectMeta, ObjectReference, ObservedCondition
 from sliceplane.diagnose.page.model import ClusterModel
 from sliceplane.slices.removing.guard import REASON_RETAINED
@@ -421,6 +427,48 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
             tab.shows("1 endpoint")
             assert name in tab.eval("document.querySelector('#endpoints').textContent")
             harmless(tab, name)
+    finally:
+        page.change(lambda model: change(model, gone=True))
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+def test_measured_demand_is_beside_the_endpoints(page: RunningPage, tab: Tab, width: int) -> None:
+    annotations = {
+        "service.kubernetes.io/topology-mode": "sliceplane.dev/Measured",
+        "sliceplane.dev/measured-shares": "zone-a=48/64,zone-b=16/64",
+    }
+    hot = Service(metadata=ObjectMeta(name="hot", namespace="shop", annotations=annotations))
+    endpoints = tuple(
+        SliceEndpoint(
+            addresses=(f"10.8.0.{at + 1}",),
+            zone=f"zone-{'ab'[at % 2]}",
+            hints=EndpointHints(for_zones=(ForZone(name=f"zone-{'ab'[at % 2]}"),)),
+        )
+        for at in range(4)
+    )
+    meta = ObjectMeta(name="hot-1", namespace="shop", labels={"kubernetes.io/service-name": "hot"})
+    item = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=endpoints)
+
+    def change(model: ClusterModel, *, gone: bool = False) -> None:
+        model.on_services([Change("services", hot if gone else None, None if gone else hot)])
+        slices = Change("slices", item if gone else None, None if gone else item)
+        model.on_slices([slices], 0.0, is_news=True)
+
+    page.change(change)
+    try:
+        tab.resize(width, 700)
+        tab.go(f"{page.url}#/zones/shop/hot")
+        tab.shows("clients as measured")
+        rows = tab.eval(
+            "[...document.querySelectorAll('.matrix tfoot tr')].map((row) => "
+            "[...row.children].map((cell) => cell.innerText.trim()))"
+        )
+        assert rows == [
+            ["connections that start here", "75%", "25%", ""],
+            ["endpoints ready", "2", "2", ""],
+            ["load of one (1 is even)", "◆ 1.50", "0.50", ""],
+        ]
+        assert tab.eval("document.documentElement.scrollWidth") <= width
     finally:
         page.change(lambda model: change(model, gone=True))
 

@@ -214,6 +214,7 @@ class Views:
             "load": matrix.load,
             "cross": matrix.cross,
             "dropped": matrix.dropped,
+            "demand": matrix.demand if key else {},
             "leaving": matrix.leaving[:LEAVING_MAX],
             "endpoints": dict(
                 sorted(

@@ -2,7 +2,8 @@
 ``consume.balancing.shares`` over all Services.
 
 Every Service has the same weight, and so has every client of a zone. Clients are assumed to be
-distributed like the schedulable Nodes, as in ``what-if``; they connect to the cluster IP.
+distributed like the schedulable Nodes, as in ``what-if``, unless the Service's zones are measured
+(``slices.heuristics.measured``); they connect to the cluster IP.
 """
 
 from __future__ import annotations
@@ -12,41 +13,52 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.consume.balancing.shares import (
     ClientLocation,
     EndpointKind,
     TrafficShares,
     at_nodes,
+    at_zones,
     merge_of_pods,
     merged_kinds,
     shares,
 )
+from sliceplane.consume.demand import is_measured
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
 from sliceplane.diagnose.page.model import ClusterModel
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
 
 #: sets of endpoint kinds whose traffic is cached
 _COMPUTED_MAX: Final = 4096
 
 #: client zone -> endpoint zone -> share of the zone's connections; empty if no endpoint may be used
 Rows = Mapping[str, Mapping[str, float]]
+#: measured shares in ``PARTS`` by zone; empty: not measured
+_Demand = tuple[tuple[str, int], ...]
+#: what the traffic of a Service depends on: its slices, policy Local, measured shares
+_Version = tuple[int, bool, _Demand]
 
 
 class ServiceTraffic(NamedTuple):
     """``loads``: the greatest load of an endpoint by zone, relative to an even share. ``leaving``
     and ``dropped`` are fractions of all connections: answered in another zone, and not at all.
+    ``demand``: the measured parts of the connections by zone; empty: not measured.
     """
 
     rows: Rows
     loads: Mapping[str, float]
     leaving: float
     dropped: float
+    demand: Mapping[str, float]
 
 
 class Matrix(NamedTuple):
     """Means over the ``services`` Services that have endpoints. ``nodes``: the client nodes by
-    zone; ``leaving``: Services whose connections leave their zone, the most first.
+    zone; ``leaving``: Services whose connections leave their zone, the most first; ``demand``: of
+    the one Service, as in ``ServiceTraffic``.
     """
 
     nodes: Mapping[str, int]
@@ -56,6 +68,7 @@ class Matrix(NamedTuple):
     cross: float
     dropped: float
     leaving: tuple[tuple[str, float], ...]
+    demand: Mapping[str, float]
 
 
 class _ServicePods:
@@ -88,10 +101,10 @@ class ZoneBook:
         #: the same by zone, for Services without node hints
         self._zones: tuple[ClientLocation, ...] = ()
         self._nodes: Counter[str] = Counter()
-        self._traffic_by_service: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
+        self._traffic_by_service: dict[str, tuple[_Version, ServiceTraffic | None]] = {}
         self._pods: dict[str, _ServicePods] = {}
         self._computed: dict[
-            tuple[frozenset[tuple[EndpointKind, int]], bool], ServiceTraffic | None
+            tuple[frozenset[tuple[EndpointKind, int]], bool, _Demand], ServiceTraffic | None
         ] = {}
 
     def matrix(self, model: ClusterModel, services: Iterable[str]) -> Matrix:
@@ -110,8 +123,9 @@ class ZoneBook:
         }
         for traffic in traffic_by_service.values():
             for client, row in traffic.rows.items():
+                total = totals.setdefault(client, {})
                 for zone, share in row.items():
-                    totals[client][zone] = totals[client].get(zone, 0.0) + share
+                    total[zone] = total.get(zone, 0.0) + share
             for zone, load in traffic.loads.items():
                 loads.setdefault(zone, []).append(load)
         number = len(traffic_by_service) or 1
@@ -131,6 +145,7 @@ class ZoneBook:
             sum(traffic.leaving for traffic in traffic_by_service.values()) / number,
             sum(traffic.dropped for traffic in traffic_by_service.values()) / number,
             tuple(sorted(leaving, key=lambda pair: (-pair[1], pair[0]))),
+            next(iter(traffic_by_service.values())).demand if len(traffic_by_service) == 1 else {},
         )
 
     def _update_clients(self, model: ClusterModel) -> None:
@@ -154,39 +169,52 @@ class ZoneBook:
     def _traffic(self, model: ClusterModel, service: str) -> ServiceTraffic | None:
         """Returns the traffic of *service*; ``None``: it has no endpoint."""
         cached = self._traffic_by_service.get(service)
-        policy = (
-            model.services[service].spec.internal_traffic_policy
-            if service in model.services
-            else ""
-        )
-        version = (model.touched(service), policy == "Local")
+        known = model.services.get(service)
+        local = known is not None and known.spec.internal_traffic_policy == "Local"
+        demand = () if known is None or local else _measured(known)
+        version = (model.touched(service), local, demand)
         if cached is None or cached[0] != version:
-            cached = self._traffic_by_service[service] = (
-                version,
-                self._compute(model, service, local=policy == "Local"),
-            )
+            traffic = self._compute(model, service, demand, local=local)
+            cached = self._traffic_by_service[service] = (version, traffic)
         return cached[1]
 
-    def _compute(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
+    def _compute(
+        self, model: ClusterModel, service: str, demand: _Demand, *, local: bool
+    ) -> ServiceTraffic | None:
         kinds = self._pods.setdefault(service, _ServicePods()).kinds(
             model.slices(service), by_node=local
         )
-        same = (frozenset(kinds.items()), local)
+        same = (frozenset(kinds.items()), local, demand)
         if same not in self._computed:
             if len(self._computed) >= _COMPUTED_MAX:
                 self._computed.clear()
             needs_nodes = local or any(kind.node_hints for kind in kinds)
-            result = shares(kinds, self._locations if needs_nodes else self._zones, local=local)
+            locations, zones = self._locations, self._zones
+            if demand:
+                weights = {zone: Fraction(number) for zone, number in demand}
+                locations = at_zones(weights, self._at if needs_nodes else ())
+                zones = at_zones(weights, ())
+            result = shares(kinds, locations if needs_nodes else zones, local=local)
             self._computed[same] = (
-                _traffic_of(result, kinds, self._zones)
+                _traffic_of(result, kinds, zones, demand)
                 if result.candidates and self._zones
                 else None
             )
         return self._computed[same]
 
 
+def _measured(service: Service) -> _Demand:
+    if not is_measured(service):
+        return ()
+    shares_text = (service.metadata.annotations or {}).get(ANNOTATION_SHARES, "")
+    return tuple((zone, parts) for zone, parts in read_shares(shares_text).items() if parts)
+
+
 def _traffic_of(
-    result: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[ClientLocation]
+    result: TrafficShares,
+    kinds: Iterable[EndpointKind],
+    clients: Iterable[ClientLocation],
+    demand: _Demand,
 ) -> ServiceTraffic:
     part = {location.at.zone: location.share for location in clients}
     rows: dict[str, dict[str, float]] = {zone: {} for zone in part}
@@ -194,4 +222,10 @@ def _traffic_of(
         rows[client][to] = float(share / part[client])
     zones = {kind.zone for kind in kinds if kind.ready} | {kind.zone for kind in result.each}
     loads = {zone: float(result.load(zone)) for zone in sorted(zones)}
-    return ServiceTraffic(rows, loads, float(result.leaving), float(result.dropped))
+    return ServiceTraffic(
+        rows,
+        loads,
+        float(result.leaving),
+        float(result.dropped),
+        {zone: parts / PARTS for zone, parts in demand},
+    )

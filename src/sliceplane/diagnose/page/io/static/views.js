@@ -192,21 +192,23 @@ function Reach({ trace, client }) {
 // ---- Zones
 
 function Zones({ state }) {
-  const { service, services, nodes, shares, load, cross, dropped, endpoints, leaving } = state.parts;
+  const { service, services, nodes, shares, load, cross, dropped, demand, endpoints, leaving } = state.parts;
+  const measured = Object.keys(demand).length > 0;
   const clients = Object.keys(shares);
   const columns = [...new Set([...clients, ...Object.keys(load)])].sort();
   const none = 'no zone';
   return html`<div class="bar"><h1>Zones${service && html` <span class="quiet">of <a href=${link(['service', ...named(service)])}><bdi>${service}</bdi></a></span>`}</h1>
       ${service && html`<span class="links"><a href=${link(['zones'])}>all Services</a></span>`}</div>
     ${!clients.some(Boolean) ? html`<p class="quiet">${clients.length ? `no Node has a zone label; ${count(nodes[''], 'Node')}` : 'no Node to see that takes Pods'}</p>` : !services ? html`<p class="quiet">${service ? html`<bdi>${service}</bdi> has no endpoint, or there is no such Service` : 'no Service has an endpoint'}</p>` : html`
-    <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients spread as Nodes that take Pods)</span></p>
+    <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients ${measured ? 'as measured' : 'spread as Nodes that take Pods'})</span></p>
     ${dropped > 0 && html`<p><${Mark} kind="warning"><b>${percent(dropped)}</b><//> find no endpoint that they may use <span class="quiet">(internalTrafficPolicy Local asks for one on the client's own Node)</span></p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="matrix of zones"><table class="matrix">
       <thead><tr><th scope="col">from clients in</th>${columns.map((zone) => html`<th scope="col">to <bdi>${zone || none}</bdi></th>`)}<th scope="col">Nodes</th></tr></thead>
       <tbody>${clients.map((client) => html`<tr key=${client}><th scope="row"><bdi>${client || none}</bdi></th>
         ${columns.map((zone) => { const share = shares[client][zone] || 0; return html`<td class=${`heat h${Math.ceil(share * 5)}${zone && zone === client ? ' own' : ''}`}>${percent(share)}</td>`; })}
-        <td>${nodes[client]}</td></tr>`)}</tbody>
+        <td>${nodes[client] || 0}</td></tr>`)}</tbody>
       <tfoot>
+        ${measured && html`<tr><th scope="row">connections that start here</th>${columns.map((zone) => html`<td>${percent(demand[zone] || 0)}</td>`)}<td></td></tr>`}
         <tr><th scope="row">endpoints ready</th>${columns.map((zone) => html`<td>${digits(endpoints[zone] || 0)}</td>`)}<td></td></tr>
         <tr><th scope="row">load of one (1 is even)</th>${columns.map((zone) => { const value = load[zone]; return html`<td>${value === undefined ? '–' : value > 1.2 ? html`<${Mark} kind="warning">${value.toFixed(2)}<//>` : value.toFixed(2)}</td>`; })}<td></td></tr>
       </tfoot>

@@ -36,9 +36,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 GUIDES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("tour.md", "deploy.md")))
+#: what is typed: guides, and pages with commands among others
+TYPED = (*GUIDES, ROOT / "docs" / "hints.md")
+#: what ``tools/make_transcripts.py`` writes after it is no guide
+TRANSCRIPTS = "<!-- transcripts -->"
 #: what a guide may use of the repository, beside what it makes itself
 SHOWN = ("demo", "deploy", "docs", "examples", "src", ".venv")
-COMMAND_S = 120.0
+COMMAND_S = 300.0
 #: what goes on running has said what it says at its start when it was silent for so long: for a
 #: short time if that is as many lines as the guide shows, and for a long one if a guide is made
 #: anew and it says less
@@ -81,7 +85,7 @@ _CHANGES = tuple(
         ),  # etcdctl prints a hash without its leading zeros
         (r"\b(?:\d+[hms]){1,3}(?= |$)", "AGE"),
         (r"\d[\d.,:]*", "N"),
-        (r"\bzone-[ab]\b", "ZONE"),
+        (r"\bzone-[abc]\b", "ZONE"),
     )
 )
 
@@ -172,6 +176,9 @@ class Terminal:
             },
         )
         self._home = str(home)
+        if network[0] == "unshare":
+            # Named network namespaces are files: those of a guide end with its mount namespace.
+            self.run(Step("mkdir -p /run/netns && mount -t tmpfs netns /run/netns", ()))
         self.run(Step("ip link set lo up", ()))
 
     def run(self, step: Step, seconds: float = COMMAND_S) -> list[str]:
@@ -255,7 +262,7 @@ def terminal(*network: str, **environment: str) -> Iterator[Terminal]:
 
 def commands(text: str) -> Iterator[Step]:
     """The steps of the blocks that are run, in order, whichever shell they are for."""
-    for block in _BLOCK.finditer(text):
+    for block in _BLOCK.finditer(text.partition(TRANSCRIPTS)[0]):
         mark = block["mark"] or ""
         if not mark.startswith("not run"):
             yield from steps(block["text"], mark)
@@ -265,7 +272,7 @@ def sessions(text: str) -> Iterator[tuple[re.Match[str], list[tuple[Step, list[s
     """The blocks that are run, in order: each step with what it says now."""
     with contextlib.ExitStack() as stack:
         terminals: dict[bool, Terminal] = {}
-        for block in _BLOCK.finditer(text):
+        for block in _BLOCK.finditer(text.partition(TRANSCRIPTS)[0]):
             mark = block["mark"] or ""
             if mark.startswith("not run"):
                 continue
@@ -314,7 +321,7 @@ def refreshed(text: str) -> str:
 
 
 def main() -> None:
-    for path in [Path(name).resolve() for name in sys.argv[1:]] or GUIDES:
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or TYPED:
         path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 

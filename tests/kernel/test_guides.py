@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tools.guides import GUIDES, Step, cut, sessions, shape, terminal
+from tools.guides import TYPED, Step, cut, sessions, shape, terminal
 from tools.make_recording import PICTURE, picture, record
 
 NEEDED = {"deploy.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
@@ -20,7 +20,7 @@ NEEDED = {"deploy.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
 @pytest.mark.kernel
 @pytest.mark.kubectl
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TYPED, ids=lambda path: path.name)
 def test_commands_print_what_the_guide_shows(path: Path) -> None:
     missing = [name for name in NEEDED.get(path.name, ()) if shutil.which(name) is None]
     if missing and not os.environ.get("CI"):

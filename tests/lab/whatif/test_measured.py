@@ -4,9 +4,11 @@ words.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,13 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab.whatif.asked import ask, cart, cart_snapshot, state_of, traffic
 
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, LeaseSpec, Service
+from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.scheme import Services
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import Leases, Services
+from sliceplane.cli.lab.what_if_measured import ReadReports, read_reports
 from sliceplane.cli.main import main
 from sliceplane.consume.demand import MEASURED
 from sliceplane.kit.times import format_micro_time
 from sliceplane.lab.sim.cluster import Cluster
+from sliceplane.lab.whatif import measured
 from sliceplane.lab.whatif.measured import (
     CountedDemand,
     MeasuredPrediction,
@@ -168,6 +175,46 @@ def test_no_report_breaks_the_count(one: str, other: str) -> None:
 
 
 # The command
+
+
+class Server:
+    """Answers each list with the next of *answers*: Leases, or an error."""
+
+    def __init__(self, *answers: list[Lease] | StatusError) -> None:
+        self.answers = list(answers)
+
+    async def list(self, selection: Selection, **_: Any) -> Any:
+        assert (selection.resource, selection.namespace) == (Leases, "kube-node-lease")
+        answer = self.answers.pop(0)
+        if isinstance(answer, StatusError):
+            raise answer
+        return type("Page", (), {"items": list(map(encode, answer)), "continue_token": ""})()
+
+
+def read(cluster: Cluster, *answers: list[Lease] | StatusError) -> ReadReports:
+    server = Server(*answers)
+    reports = asyncio.run(read_reports(cast("Any", server), state_of(cluster), SERVICE))
+    assert not server.answers, "each was asked for"
+    return reports
+
+
+def test_reports_are_read_twice_where_the_service_is_counted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "COUNTED_S", 1.0)
+    name = "sliceplane-proxy-node-b-1"
+    first, last = [lease(name, 0, f"{UID}:10")], [lease(name, 10, f"{UID}:60")]
+    assert read(cluster, first, last).counted == CountedDemand(
+        {"zone-b": 5.0}, frozenset({"node-b-1"})
+    )
+    assert read(cluster, [lease(name, 0, "aaaaaaaa:10")]) == ReadReports(), "once"
+
+
+def test_without_the_right_to_read_reports_the_answer_says_so(cluster: Cluster) -> None:
+    (unknown,) = read(cluster, StatusError(403, "Forbidden", "leases is forbidden")).unknown
+    assert "--verb=list --resource=leases.coordination.k8s.io" in unknown
+    with pytest.raises(StatusError):
+        read(cluster, StatusError(500, "InternalError", "no"))
 
 
 def run(snapshot: Path, *arguments: str) -> Result:

@@ -32,7 +32,7 @@ _PARAMETERS: Final = (
 )
 
 
-class _Reports(NamedTuple):
+class ReadReports(NamedTuple):
     """``unknown``: sentences about what could not be read."""
 
     counted: CountedDemand | None = None
@@ -55,11 +55,11 @@ def show_measured(
         state, subject = read_service(
             cluster, service, snapshot, resources=(Services, Nodes, EndpointSlices)
         )
-        reports = _Reports()
+        reports = ReadReports()
         if snapshot is not None:
-            reports = _Reports(unknown=("What nodes report: a snapshot is of one moment.",))
+            reports = ReadReports(unknown=("What nodes report: a snapshot is of one moment.",))
         elif not clients.traffic:
-            reports = cluster.query(lambda client, _: _read_reports(client, state, subject))
+            reports = cluster.query(lambda client, _: read_reports(client, state, subject))
         return predict_measured(state, subject, clients.traffic, *reports)
 
     prediction = attempt(work, WhatIfError, exit_code=NO_ANSWER)
@@ -77,7 +77,7 @@ def _refuse_others(ctx: click.Context) -> None:
             )
 
 
-async def _read_reports(client: HttpClient, state: ClusterState, service: Service) -> _Reports:
+async def read_reports(client: HttpClient, state: ClusterState, service: Service) -> ReadReports:
     """Reads the reports of nodes, or of xDS servers, and again after ``COUNTED_S``; once if none
     counts *service*.
     """
@@ -101,12 +101,12 @@ async def _read_reports(client: HttpClient, state: ClusterState, service: Servic
     try:
         first = await list_objects(client, selection, Lease)
         if not are_counted(first, service):
-            return _Reports()
+            return ReadReports()
         with ProgressLine() as report_progress:
             for second in range(round(COUNTED_S)):
                 report_progress(f"connections are counted for {COUNTED_S:.0f} s, {second} of them")
                 await asyncio.sleep(1.0)
-        return _Reports(
+        return ReadReports(
             count_demand(
                 first, await list_objects(client, selection, Lease), service, zone_of_nodes(state)
             )
@@ -115,4 +115,6 @@ async def _read_reports(client: HttpClient, state: ClusterState, service: Servic
         if error.code not in (401, 403):
             raise
         command = grant_command("list", (selection.resource.key,))
-        return _Reports(unknown=(f"What nodes report: you may not list their Leases; {command}",))
+        return ReadReports(
+            unknown=(f"What nodes report: you may not list their Leases; {command}",)
+        )

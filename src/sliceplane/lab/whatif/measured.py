@@ -73,7 +73,7 @@ class CountedDemand(msgspec.Struct, frozen=True):
     reporters: frozenset[str]
 
 
-class Demand(msgspec.Struct, frozen=True):
+class ZoneDemand(msgspec.Struct, frozen=True):
     """``parts``: of all connections, by zone. ``origin``: a sentence. ``law``: what the controller
     would decide with; ``None``: the parts are fixed. ``unknown``: sentences.
     """
@@ -99,7 +99,7 @@ class MeasuredPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     service: Service
     origin: str
-    demand: Demand
+    demand: ZoneDemand
     endpoints: Mapping[str, int]
     values: tuple[PredictedValue, ...]
     allowed: float
@@ -256,19 +256,21 @@ def _demand(
     weights: Mapping[str, Fraction],
     counted: CountedDemand | None,
     zones: tuple[ZoneView, ...],
-) -> Demand:
+) -> ZoneDemand:
     source = demand_source(service)
     fixed = read_weights(source.removeprefix(WEIGHTS)) if source.startswith(WEIGHTS) else {}
     if weights:
-        return Demand(_parts(weights), "Connections start as the command line says")
+        return ZoneDemand(_parts(weights), "Connections start as the command line says")
     if fixed:
         origin = f"Connections start as the annotation {ANNOTATION_DEMAND} says"
-        return Demand(_parts({zone: Fraction(weight) for zone, weight in fixed.items()}), origin)
+        return ZoneDemand(
+            _parts({zone: Fraction(weight) for zone, weight in fixed.items()}), origin
+        )
     if counted is not None and any(counted.rates.values()):
         return _counted(state, source, counted, zones)
     last = read_shares((service.metadata.annotations or {}).get(ANNOTATION_SHARES, ""))
     if last:
-        return Demand(
+        return ZoneDemand(
             _parts({zone: Fraction(number) for zone, number in last.items()}),
             f"Connections start as the last decision says, the annotation {ANNOTATION_SHARES}",
             unknown=("What nodes report now: nothing was counted.",),
@@ -279,7 +281,7 @@ def _demand(
         if is_measured(service)
         else f"{source} are counted of Services that ask for {MeasuredZones.name} alone"
     )
-    return Demand(
+    return ZoneDemand(
         _parts(cpu if any(cpu.values()) else dict.fromkeys(cpu, Fraction(1))),
         "Connections start where Nodes have CPU, for want of anything better",
         unknown=(
@@ -290,7 +292,7 @@ def _demand(
 
 def _counted(
     state: ClusterState, source: str, counted: CountedDemand, zones: tuple[ZoneView, ...]
-) -> Demand:
+) -> ZoneDemand:
     law = estimate(counted.rates, zones)
     total = sum(counted.rates.values())
     unknown = []
@@ -311,7 +313,7 @@ def _counted(
             f"If that is enough: the controller decides from {CONNECTIONS_MIN:.0f} {source} in "
             f"{WINDOW_S:.0f} s on, and these are {law.connections:.0f}."
         )
-    return Demand(
+    return ZoneDemand(
         _parts({zone: Fraction(rate) for zone, rate in counted.rates.items()}),
         f"{source.capitalize()} start as {len(counted.reporters)} reporters counted them, "
         f"{total:,.1f} a second",
@@ -334,7 +336,7 @@ def _always_unknown(service: Service) -> Iterable[str]:
 # -- hints
 
 
-def _decision(inputs: HintInputs, demand: Demand) -> str:
+def _decision(inputs: HintInputs, demand: ZoneDemand) -> str:
     """Returns the annotation after the controller's next decision."""
     if demand.law is None:
         return write_shares(round_shares({zone: float(p) for zone, p in demand.parts.items()}))
@@ -343,7 +345,7 @@ def _decision(inputs: HintInputs, demand: Demand) -> str:
 
 
 def _value(
-    name: str, inputs: HintInputs, demand: Demand, annotation: str
+    name: str, inputs: HintInputs, demand: ZoneDemand, annotation: str
 ) -> tuple[PredictedValue, Placement]:
     placement: Placement = {zone: {(): count} for zone, count in inputs.endpoints.items()}
     problem = ""
@@ -378,7 +380,7 @@ def _placement(kinds: Kinds) -> Placement:
     return placement
 
 
-def _shares(kinds: Kinds, demand: Demand) -> TrafficShares:
+def _shares(kinds: Kinds, demand: ZoneDemand) -> TrafficShares:
     return shares(kinds, at_zones(demand.parts, ()))
 
 

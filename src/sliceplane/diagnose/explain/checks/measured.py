@@ -37,10 +37,7 @@ from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read
 from sliceplane.slices.heuristics.types import HeuristicError
 
 #: what happens while zones are not measured
-_EFFECT: Final = (
-    "its hints follow the last shares for 10 minutes, then the zones' CPU, as with "
-    "sliceplane.dev/Balanced"
-)
+_EFFECT: Final = "its hints follow the last shares for 10 minutes, then the zones' CPU"
 _COUNTERS: Final = "sliceplane proxy, or sliceplane observe --demand beside kube-proxy,"
 
 
@@ -59,7 +56,7 @@ def _condition(case: ServiceCase) -> Condition | None:
 
 
 def not_measured(case: ServiceCase) -> Iterable[Finding]:
-    """Z14, Z15, Z16, Z18, from the condition."""
+    """Z14, Z15, Z16, from the condition."""
     service = case.service
     if not is_measured(service) or not case.selector or _demand_problem(case):
         return
@@ -79,7 +76,9 @@ def not_measured(case: ServiceCase) -> Iterable[Finding]:
             code,
             sentence,
             case.field(f"status.conditions[{CONDITION}]", f"False, {condition.reason}"),
-            effect="connections stay on their node, without hints" if code == "Z18" else _EFFECT,
+            effect=_EFFECT
+            if condition.reason != "LocalPolicy"
+            else "connections stay on their node",
             remedy=remedy,
         )
 
@@ -126,7 +125,7 @@ def _problem(case: ServiceCase, condition: Condition) -> tuple[str, str, str] | 
             )
         case "LocalPolicy":
             sentence = f"{name} asks for {MEASURED}, and internalTrafficPolicy Local ignores hints"
-            return "Z18", sentence, case.patch({"spec": {"internalTrafficPolicy": "Cluster"}})
+            return "Z14", sentence, case.patch({"spec": {"internalTrafficPolicy": "Cluster"}})
     return None
 
 

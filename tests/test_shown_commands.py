@@ -61,8 +61,8 @@ _BEFORE: Final = ("sudo", "until", "while", "do", "if", "then", "else", "!", "{"
 _SEPARATORS: Final = re.compile(r"[|&;()]+")
 #: programs of others, whose options are not ours to know
 _OTHERS = """[ apt-get cat chmod chown cp curl dig docker done echo envoy etcd etcdctl export fi for git grep haproxy
-head iptables jq kill mkdir nft nslookup openssl printf resolvectl rm scp sed seq skopeo sleep sort tail tar tee uniq
-wait xargs }"""
+head ip iptables jobs jq kill mkdir nft nslookup openssl printf resolvectl rm scp sed seq skopeo sleep sort tail tar
+tee uniq wait xargs }"""
 PROGRAMS: Final = frozenset(_OTHERS.split())
 _FILE: Final = re.compile(
     r"^(?:\./)?(?:demo|deploy|docs|examples|tools|tests|src|benchmarks)/[\w./*-]+$"

@@ -19,7 +19,7 @@ import msgspec
 
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import LABEL_ZONE
-from sliceplane.api.findings.wording import part, some
+from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.selectors.distribution import requested_distribution
 from sliceplane.consume.balancing.shares import (
     EndpointKind,
@@ -147,7 +147,9 @@ def predict_measured(
     if not ready:
         raise WhatIfError(f"Service {meta.key} has no ready endpoint: sliceplane explain says why")
     if len(zones) < 2:
-        raise WhatIfError(f"only {len(zones)} zone has ready Nodes: there is nothing to prefer")
+        raise WhatIfError(
+            f"{count(len(zones), 'zone', 'has')} ready Nodes: there is nothing to prefer"
+        )
     annotations = meta.annotations or {}
     view = ServiceView(namespace=meta.namespace, name=meta.name, annotations=annotations)
     inputs = HintInputs(view, dict(sorted(ready.items())), zones)
@@ -173,7 +175,7 @@ def predict_measured(
         allowed=allowed,
         moved=moves_between(_placement(kinds), placement),
         annotation=annotation,
-        unknown=(*unknown, *demand.unknown, *_always_unknown(service)),
+        unknown=(*unknown, *demand.unknown, *_always_unknown(service, demand, zones)),
     )
 
 
@@ -215,11 +217,13 @@ def count_demand(
         text = _report_of(lease)
         if earlier is None or span_s <= 0 or not text:
             continue
-        reporters.add(name.removeprefix(LEASE_PREFIX))
+        reporter = name.removeprefix(LEASE_PREFIX)
+        reporters.add(reporter)
         totals = read_demand(_report_of(earlier)).counts
         for key, total in read_demand(text).counts.items():
             zone, _, of = key.rpartition("/")
-            zone = zone or zone_by_node.get(name.removeprefix(LEASE_PREFIX), "")
+            if reporter != name:  # a node reports for its own zone alone
+                zone = "" if zone else zone_by_node.get(reporter, "")
             if of == uid and zone:
                 start = totals.get(key, total)
                 grown = total - start if total >= start else total
@@ -327,7 +331,12 @@ def _parts(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
     return {zone: weight / total for zone, weight in sorted(weights.items())}
 
 
-def _always_unknown(service: Service) -> Iterable[str]:
+def _always_unknown(
+    service: Service, demand: ZoneDemand, zones: tuple[ZoneView, ...]
+) -> Iterable[str]:
+    empty = sorted(demand.parts.keys() - {zone.name for zone in zones})
+    if empty:
+        yield f"Who connects from {some(empty)}, where no ready Node is: hints do not count there."
     yield "How busy a connection is, and how long it lasts: each counts once."
     if service.spec.session_affinity == "ClientIP":
         yield "Which clients session affinity keeps where they are."

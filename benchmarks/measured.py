@@ -38,8 +38,8 @@ ENDPOINTS = 36
 #: zones the other way round
 CONNECTIONS = (30, 10, 2)
 #: seconds of virtual time: until all Services are decided, and measured
-WARM_UP_S = 3 * PERIOD_S
-PLAYED_S = 2 * PERIOD_S
+WARM_UP_S = 2.5 * PERIOD_S
+PLAYED_S = PERIOD_S
 BUDGET = 10.0
 
 

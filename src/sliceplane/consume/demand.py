@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from sys import intern
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
@@ -76,7 +77,8 @@ def read_demand(text: str) -> Demand:
     counts: dict[str, int] = {}
     if _REPORT.fullmatch(text):
         words = text.replace(",", ":").split(":")
-        counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        # Thousands of nodes report the same Services: their keys are the same strings.
+        counts = dict(zip(map(intern, words[::2]), map(int, words[1::2]), strict=True))
         if 2 * len(counts) == len(words):
             return Demand(counts, 0)
         counts = {}

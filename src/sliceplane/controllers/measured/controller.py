@@ -8,8 +8,8 @@ once in ``PERIOD_S`` at most. If demand swings, the shares are those of its peak
 nothing sound is measured, the last shares stay for ``KEPT_S``; then the annotation is removed, and the
 shares are those of CPU. The condition says why.
 
-All state but the averages is in the Service, so a restart writes nothing: the condition stays while
-the averages warm up.
+All state but averages and peaks is in the Service, so a restart writes nothing: the condition stays
+while the averages warm up.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ SHARES_DECIDED: Final = "MeasuredSharesDecided"
 #: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
 WEIGHTS: Final = "weights:"
 
-#: seconds between two decisions of a Service, as nodes report, and between two of its changes
+#: seconds between two decisions of a Service, just below the interval of nodes' reports; and between
+#: two changes of its shares
 CHECK_S: Final = 9.0
 PERIOD_S: Final = 60.0
 #: seconds from the first event of a Service to its first decision: two half-lives

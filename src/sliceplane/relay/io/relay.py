@@ -67,6 +67,8 @@ TICK_S: Final = 5.0
 VERSION_S: Final = 600.0
 VERSION_RETRY_S: Final = 5.0
 STOP_GRACE_S: Final = 5.0
+#: a server may have many processes, which should cost nothing while they have nothing to do
+HEARTBEAT_S: Final = 0.5
 
 _log = get_logger("relay")
 
@@ -298,7 +300,7 @@ class Relay:
         self.health.add_readiness(
             "shutdown", lambda: "the process is stopping" if self._stopping else ""
         )
-        self._spawn(steps.heartbeat(), "heartbeat")
+        self._spawn(steps.heartbeat(HEARTBEAT_S), "heartbeat")
         self._spawn(watches.run(), "rights of children")
         return RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
 

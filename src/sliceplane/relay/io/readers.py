@@ -141,7 +141,7 @@ class ReaderProcesses:
             body += message.get("body", b"")
             if not message.get("more_body", False):
                 break
-        reader.families = pickle.loads(body)
+        reader.families = pickle.loads(body)  # of a process of this user, which has our keys, too
         reader.heard_at = asyncio.get_running_loop().time()
         reader.ready.set()
         return 200, b"{}"

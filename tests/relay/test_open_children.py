@@ -11,7 +11,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.users import User
 from sliceplane.kit.metrics import Metrics
 from sliceplane.relay.io import children
-from sliceplane.relay.io.children import OpenChildren
+from sliceplane.relay.io.children import VERDICT_S, Children, OpenChildren
 from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.types import Attributes
 
@@ -28,7 +28,7 @@ class Asked:
         self.ends: list[int] = []
         self.open: Any = None
 
-    async def require(self, claim: Claim) -> None:
+    async def require(self, claim: Claim, age_s_max: float) -> None:
         self.asked += 1
         for number in self.ends:
             self.open.end(number)
@@ -78,3 +78,45 @@ async def test_only_a_refusal_ends_a_watch(asked: Asked, code: int, ends: bool) 
     await checked(asked)
     assert asked.asked
     assert bool(watch.closed) == ends
+
+
+class Root:
+    """A parent that allows everything until *ends_at*."""
+
+    def __init__(self, ends_at: float) -> None:
+        self.ends_at = ends_at
+        self.reviews = 0
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self.reviews += 1
+        allowed = asyncio.get_running_loop().time() < self.ends_at
+        return b'{"status":{"allowed":%s}}' % (b"true" if allowed else b"false")
+
+
+class TimedWatch(Watch):
+    closed_at = 0.0
+
+    def close(self, error: StatusError) -> None:
+        self.closed_at = self.closed_at or asyncio.get_running_loop().time()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("ends_at", [20.0, 23.3, 29.99])
+async def test_a_right_that_is_gone_ends_watches_in_time(ends_at: float) -> None:
+    """Also while others ask the same, whose answers may be as old as a check is apart."""
+    loop = asyncio.get_running_loop()
+    root = Root(loop.time() + ends_at)
+    every = Children(root, loop.time)  # type: ignore[arg-type]
+    opened = OpenChildren(every)
+    watches = [TimedWatch() for _ in range(40)]
+    for watch in watches:
+        opened.begin(CLAIM, watch)  # type: ignore[arg-type]
+    task = asyncio.create_task(opened.run())
+    while loop.time() < root.ends_at + 2.5 * VERDICT_S:
+        await every.decide(CLAIM.user, CLAIM.attributes)
+        await asyncio.sleep(0.7)
+    task.cancel()
+    late = [watch.closed_at - root.ends_at for watch in watches]
+    assert min(late) > 0
+    assert max(late) <= VERDICT_S
+    assert root.reviews < 150, "answers are shared within a step"

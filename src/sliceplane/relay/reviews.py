@@ -7,6 +7,7 @@ whether it allows or denies. So a revoked right ends within that time.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -48,10 +49,13 @@ class Verdicts(Generic[V]):
         """Returns the last answer, however old."""
         return self._by_question.get(_digest(question))
 
-    def fresh(self, question: bytes, now: float) -> ParentVerdict[V] | None:
-        """Returns the last answer if it still counts."""
+    def fresh(
+        self, question: bytes, now: float, age_s_max: float = math.inf
+    ) -> ParentVerdict[V] | None:
+        """Returns the last answer if it still counts, and is no older than *age_s_max*."""
         verdict = self.newest(question)
-        return verdict if verdict is not None and now < verdict.asked_at + self._keep_s else None
+        keep_s = min(self._keep_s, age_s_max)
+        return verdict if verdict is not None and now < verdict.asked_at + keep_s else None
 
     def put(self, question: bytes, value: V, asked_at: float) -> None:
         key = _digest(question)

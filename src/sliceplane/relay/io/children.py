@@ -5,6 +5,7 @@ are gone.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -67,9 +68,9 @@ class Reviewer(Generic[V]):
         verdict = self._verdicts.newest(question)
         return None if verdict is None else verdict.value
 
-    async def ask(self, question: bytes, review: bytes) -> V:
+    async def ask(self, question: bytes, review: bytes, age_s_max: float = math.inf) -> V:
         """Raises the 503 ``StatusError`` where the parent gives no answer."""
-        verdict = self._verdicts.fresh(question, self._clock())
+        verdict = self._verdicts.fresh(question, self._clock(), age_s_max)
         if verdict is not None:
             return verdict.value
         task = self._asking.get(question)
@@ -133,28 +134,30 @@ class Children:
             return Decision(True)
         return self._decisions.newest(access_review(user, attributes)) or Decision(False)
 
-    async def user_of(self, token: str) -> User | None:
+    async def user_of(self, token: str, age_s_max: float = math.inf) -> User | None:
         """Returns the user of *token*; ``None``: it is not valid.  Raises as ``Reviewer.ask``."""
         if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():
             return None
-        return await self._users.ask(_bytes_of(token), token_review(token))
+        return await self._users.ask(_bytes_of(token), token_review(token), age_s_max)
 
-    async def decide(self, user: User, attributes: Attributes) -> Decision:
+    async def decide(
+        self, user: User, attributes: Attributes, age_s_max: float = math.inf
+    ) -> Decision:
         """Raises as ``Reviewer.ask``."""
         if self._needs_no_question(user, attributes):
             return Decision(True)
         review = access_review(user, attributes)
-        return await self._decisions.ask(review, review)
+        return await self._decisions.ask(review, review, age_s_max)
 
-    async def require(self, claim: Claim) -> None:
+    async def require(self, claim: Claim, age_s_max: float = math.inf) -> None:
         """Raises the 401 or 403 ``StatusError`` if the parent refuses *claim*, and 503."""
         user = claim.user
         if claim.token:
-            found = await self.user_of(claim.token)
+            found = await self.user_of(claim.token, age_s_max)
             if found is None:
                 raise unauthorized()
             user = found
-        decision = await self.decide(user, claim.attributes)
+        decision = await self.decide(user, claim.attributes, age_s_max)
         if not decision.allowed:
             raise refusal(user, claim.attributes, decision.reason)
 
@@ -200,10 +203,12 @@ class OpenChildren:
         self._watches.pop(number, None)
 
     async def run(self) -> None:
-        """Checks each watch once in ``VERDICT_S``, a part of them at a time."""
+        """Checks each watch once in ``VERDICT_S``, a part of them at a time, by answers of the last
+        step: with those of others, which may be as old, a revocation would take twice that time.
+        """
         step = 0
         while True:
-            await asyncio.sleep(VERDICT_S / _STEPS)
+            await asyncio.sleep((VERDICT_S - _age_s()) / _STEPS)
             step = (step + 1) % _STEPS
             due = [number for number in self._watches if number % _STEPS == step]
             await asyncio.gather(*map(self._check, due))
@@ -214,9 +219,14 @@ class OpenChildren:
             return  # it ended since the step began
         claim, watcher = found
         try:
-            await self._children.require(claim)
+            await self._children.require(claim, _age_s())
         except StatusError as error:
             if error.code in (401, 403) and number in self._watches:
                 self._revoked.value += 1
                 watcher.close(error)
                 watcher.notify()
+
+
+def _age_s() -> float:
+    """The greatest age of an answer by which an open watch goes on."""
+    return VERDICT_S / _STEPS

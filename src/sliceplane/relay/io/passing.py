@@ -202,6 +202,9 @@ class Passage:
             connection.abort()
             await send({"type": "http.response.body", "body": b""})
             return
+        if answer.complete:
+            await send({"type": "http.response.body", "body": await connection.portion()})
+            return
         leaving = asyncio.create_task(_left(receive, connection))
         try:
             while portion := await connection.portion():

@@ -52,7 +52,7 @@ METRICS_PAGE: Final = "/readers/metrics/"
 READER: Final = "system:sliceplane-reader"
 #: served from memory
 RESOURCES: Final = (EndpointSlices, Services, Nodes)
-METRICS_PERIOD_S: Final = 5.0
+METRICS_PERIOD_S: Final = 10.0
 #: without metrics, until the process counts as stuck; and at its start
 SILENT_S_MAX: Final = 30.0
 START_S_MAX: Final = 60.0
@@ -141,7 +141,7 @@ class ReaderProcesses:
             body += message.get("body", b"")
             if not message.get("more_body", False):
                 break
-        reader.families = pickle.loads(body)
+        reader.families = pickle.loads(body)  # of a process of this user, which has our keys, too
         reader.heard_at = asyncio.get_running_loop().time()
         reader.ready.set()
         return 200, b"{}"

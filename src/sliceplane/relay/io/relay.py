@@ -73,6 +73,8 @@ TICK_S: Final = 5.0
 VERSION_S: Final = 60.0
 VERSION_RETRY_S: Final = 5.0
 STOP_GRACE_S: Final = 5.0
+#: a server may have many processes, which should cost nothing while they have nothing to do
+HEARTBEAT_S: Final = 0.5
 
 _log = get_logger("relay")
 
@@ -335,7 +337,7 @@ class Relay:
         self.health.add_readiness(
             "shutdown", lambda: "the process is stopping" if self._stopping else ""
         )
-        self._spawn(steps.heartbeat(), "heartbeat")
+        self._spawn(steps.heartbeat(HEARTBEAT_S), "heartbeat")
         self._spawn(watches.run(), "rights of children")
         front = RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
         front.reports = reports

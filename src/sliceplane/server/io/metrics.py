@@ -318,15 +318,15 @@ class LoopSteps:
         self._long_steps = 0
         self._longest = 0.0
 
-    async def heartbeat(self) -> None:
+    async def heartbeat(self, period_s: float = HEARTBEAT_S) -> None:
         """Runs as long as the server."""
         while True:
             self._heartbeat_at = self._processor_clock()
-            due = self._clock() + HEARTBEAT_S
-            await asyncio.sleep(HEARTBEAT_S)
+            due = self._clock() + period_s
+            await asyncio.sleep(period_s)
             late = max(0.0, self._clock() - due)
             self._lag.observe(late)
             own = self._own_share(late)
             # Unless a request's step is what made this heartbeat late.
-            if own > LONG_STEP_S and not self._long_steps and self._logged_at < due - HEARTBEAT_S:
+            if own > LONG_STEP_S and not self._long_steps and self._logged_at < due - period_s:
                 self.on_long_step(own, lambda: {"by": "what is no request's step"})

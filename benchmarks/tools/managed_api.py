@@ -143,9 +143,11 @@ class ManagedApi:
         self._listening.set()
         await self._ended.wait()
         server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A connection that was just accepted has a task, but not one of ours yet.
+        while len(asyncio.all_tasks()) > 1:
+            while self._tasks:
+                self._tasks.pop().cancel()
+            await asyncio.sleep(0.001)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -194,8 +196,18 @@ class ManagedApi:
         """Tries again: on a busy machine the server behind ends handshakes that are slow."""
         for _ in range(TRIES_MAX):
             with suppress(OSError):
-                return await asyncio.open_connection(*self._behind, ssl=tls)
-        return await asyncio.open_connection(*self._behind, ssl=tls)
+                return await self._open(tls)
+        return await self._open(tls)
+
+    async def _open(self, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        opening = asyncio.create_task(asyncio.open_connection(*self._behind, ssl=tls))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # Cancelled before its first callback, asyncio would leave the connection open.
+            with suppress(OSError):
+                (await opening)[1].transport.abort()
+            raise
 
     async def _forward(
         self, head: bytes, body: bytes, has_token: bool, writer: asyncio.StreamWriter
@@ -210,6 +222,8 @@ class ManagedApi:
                 writer.write(data)
                 await writer.drain()
         finally:
+            # A watch behind goes on sending: asyncio would wait 30 s for the end of its TLS stream.
+            to_behind.transport.abort()
             await _closed(to_behind)
 
 

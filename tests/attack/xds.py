@@ -27,7 +27,8 @@ from tests.xds.streams.clients import delta_request, node, read_response
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.client import HttpClient, connect
-from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.drain.options import DrainOptions
+from sliceplane.consume.io.draining import drain_pods
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.keys.pki import Pki

@@ -326,7 +326,7 @@ def _answers() -> Iterator[Case]:
         )  # type: ignore[misc]
     yield Case(
         "drain pod a --forget 7s",
-        "sliceplane.consume.io.draining.DrainOptions",
+        "sliceplane.consume.drain.options.DrainOptions",
         lambda g: g.members["forget_s"],
         7,
     )

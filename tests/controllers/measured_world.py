@@ -30,6 +30,11 @@ from sliceplane.watch.controller.base import Done, Write
 
 UID = "3f9a12c0-0000-0000-0000-000000000000"
 STEP_S = 10.0
+#: endpoints by zone, and shares of the demand
+TWELVE = {"a": 12, "b": 12, "c": 12}
+EVEN = {"a": 34.0, "b": 33.0, "c": 33.0}
+SKEWED = {"a": 80.0, "b": 15.0, "c": 5.0}
+PLAIN = ServiceView(namespace="shop", name="web")
 
 
 def poisson(rng: Random, mean: float) -> int:

@@ -1,4 +1,4 @@
-"""Measured zones: from nodes' reports to shares, hints and the condition, on virtual time."""
+"""Measured zones: the controller on virtual time, from reports to shares, hints and condition."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.controllers.measured_world import UID, MeasuredWorld
-from tests.effort import effort, scaled
+from tests.controllers.measured_world import EVEN, PLAIN, SKEWED, TWELVE, UID, MeasuredWorld
+from tests.effort import scaled
 from tests.slices.fake_cluster import make_node
 
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.consume.demand import COUNT_MAX, MEASURED
+from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.measured.controller import (
@@ -26,251 +24,13 @@ from sliceplane.controllers.measured.controller import (
     MeasuredZonesController,
     read_weights,
 )
-from sliceplane.controllers.measured.decision import (
-    PRIOR,
-    HintInputs,
-    decide,
-    estimate,
-    moves_between,
-    predict,
-    round_shares,
-)
-from sliceplane.controllers.measured.meter import (
-    CAP,
-    FOLLOWED_S,
-    HALF_LIFE_S,
-    STEP,
-    STEP_ERRORS,
-    STEP_HALF_LIFE_S,
-    WINDOW_S,
-    DemandMeter,
-)
+from sliceplane.controllers.measured.decision import HintInputs, predict
 from sliceplane.lab.sim.cluster import Cluster
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, read_shares
 from sliceplane.slices.heuristics.shipped import find_shipped
-from sliceplane.slices.heuristics.types import ServiceView, ZoneView
 
-TWELVE = {"a": 12, "b": 12, "c": 12}
-EVEN = {"a": 34.0, "b": 33.0, "c": 33.0}
-SKEWED = {"a": 80.0, "b": 15.0, "c": 5.0}
 DAY_S = 86_400
 HOUR_S = 3_600
-
-
-# -- from reports to rates
-
-NODES = ("n0", "n1", "n2", "n3")
-
-
-def meter_of(zones: dict[str, str]) -> DemandMeter:
-    meter = DemandMeter()
-    meter.follow("uid00000")
-    for node, zone in zones.items():
-        meter.on_node(node, zone, is_expected=True)
-    return meter
-
-
-def rates_after(
-    meter: DemandMeter, per_s: dict[str, float], seconds: int = 900
-) -> dict[str, float] | None:
-    for now in range(0, seconds + 1, 10):
-        for node, rate in per_s.items():
-            meter.on_report(node, f"uid00000:{round(rate * now)}", float(now))
-    return meter.rates("uid00000", float(seconds))
-
-
-def test_rates_are_those_of_the_zones_whenever_nodes_report() -> None:
-    meter = meter_of({"n0": "a", "n1": "a", "n2": "b"})
-    for now in range(1801):
-        for node, rate, period, shift in (("n0", 4, 30, 0), ("n1", 2, 10, 7), ("n2", 6, 17, 3)):
-            if now % period == shift:
-                meter.on_report(node, f"uid00000:{rate * now}", float(now))
-        if now >= 1200:  # at any moment, not only after a report
-            rates = meter.rates("uid00000", float(now))
-            assert rates["a"] == pytest.approx(6, rel=1e-3)
-            assert rates["b"] == pytest.approx(6, rel=1e-3)
-
-
-def test_a_change_is_seen_by_half_after_a_half_life_and_a_step_sooner() -> None:
-    for after, seconds in ((130, HALF_LIFE_S), (400, STEP_HALF_LIFE_S)):
-        meter = meter_of({"n0": "a"})
-        rates_after(meter, {"n0": 100}, 1800)
-        steps = int(seconds / 5)
-        for step in range(1, steps + 1):
-            now = 1800 + step * seconds / steps
-            total = 180_000 + after * step * seconds / steps
-            meter.on_report("n0", f"uid00000:{round(total)}", now)
-        assert meter.rates("uid00000", now) == {"a": pytest.approx((100 + after) / 2, rel=0.01)}
-
-
-TOTALS = st.lists(st.integers(0, 10**6) | st.sampled_from((0, COUNT_MAX)), min_size=1, max_size=12)
-
-
-@effort(300)
-@given(totals=TOTALS, spans=st.lists(st.floats(0.1, 100), min_size=12, max_size=12))
-def test_totals_become_differences_that_are_never_negative(
-    totals: list[int], spans: list[float]
-) -> None:
-    """Against a plain sum over the reports."""
-    meter = meter_of({"n0": "a"})
-    now = 0.0
-    averages = {HALF_LIFE_S: 0.0, STEP_HALF_LIFE_S: 0.0}
-    before = totals[0]
-    followed_until = 0.0
-    for total, span in zip(totals, spans, strict=False):
-        now += span
-        meter.on_report("n0", f"uid00000:{total}", now)
-        connections = total - before if total >= before else total
-        for half_life_s, average in averages.items():
-            kept = 0.5 ** (span / half_life_s)
-            present = connections / span if now > span else 0.0
-            averages[half_life_s] = average * kept + present * (1 - kept)
-        slow, quick = averages.values()
-        error = math.sqrt(max(slow, quick) * math.log(2) / (2 * STEP_HALF_LIFE_S))
-        if abs(quick - slow) > max(STEP * max(slow, quick), STEP_ERRORS * error):
-            followed_until = now + FOLLOWED_S
-        if now < followed_until:
-            averages[HALF_LIFE_S] = quick
-        before = total
-    found = meter.rates("uid00000", now).get("a", 0.0)
-    assert found >= 0
-    assert found == pytest.approx(averages[HALF_LIFE_S], rel=1e-6, abs=1e-4)
-
-
-def test_a_new_lease_begins_anew() -> None:
-    meter = meter_of({"n0": "a"})
-    rates_after(meter, {"n0": 5})
-    meter.on_report("n0", None, 901.0)
-    assert meter.rates("uid00000", 901.0) is None
-    assert meter.coverage(901.0) is None
-    meter.on_report("n0", "uid00000:1000000", 910.0)
-    assert meter.rates("uid00000", 910.0) == {}, "these connections may be old"
-
-
-def test_a_lying_node_counts_three_times_the_median_of_its_zone() -> None:
-    meter = meter_of(dict.fromkeys(NODES, "a"))
-    rates = rates_after(meter, {"n0": 10, "n1": 10, "n2": 10, "n3": 10**9})
-    assert meter.capped == 1
-    assert rates["a"] == pytest.approx(30 + CAP * 10, rel=0.05)
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_one_gateway_is_no_lie(others: int) -> None:
-    meter = meter_of(dict.fromkeys(NODES, "a"))
-    rates = rates_after(meter, {"n0": 500, **dict.fromkeys(NODES[1 : 1 + others], 1)})
-    assert rates["a"] == pytest.approx(500 + others, rel=0.01)
-    assert meter.capped == 0
-
-
-@pytest.mark.parametrize(
-    "text", ["x", "uid00000", "uid00000:-5", "uid00000:9" + "9" * 400, "uid00000:1," * 100_000, ","]
-)
-def test_a_malformed_report_counts_nothing(text: str) -> None:
-    meter = meter_of({"n0": "a"})
-    rates_after(meter, {"n0": 5}, 100)
-    meter.on_report("n0", text, 110.0)
-    assert meter.invalid >= 1
-    assert all(math.isfinite(rate) for rate in meter.rates("uid00000", 110.0).values())
-
-
-def test_services_that_do_not_ask_cost_no_memory() -> None:
-    meter = meter_of({"n0": "a"})
-    meter.on_report("n0", "other000:1,uid00000:1", 1.0)
-    meter.on_report("n0", "other000:9,uid00000:9", 2.0)
-    assert meter.rates("other000", 2.0) == {}
-    meter.follow("uid00000", -1)
-    meter.on_report("n0", "other000:9,uid00000:19", 3.0)
-    assert meter.rates("uid00000", 3.0) == {}
-    assert meter.coverage(3.0) == 1.0
-
-
-# -- from rates to shares
-
-RATES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 1e6), max_size=8)
-
-
-def views(names: str = "abcdefgh") -> tuple[ZoneView, ...]:
-    return tuple(ZoneView(name=name, share=1 / len(names)) for name in names)
-
-
-@given(rates=RATES)
-def test_shares_are_a_whole(rates: dict[str, float]) -> None:
-    measured = estimate(rates, views())
-    assert sum(measured.shares.values()) == pytest.approx(1)
-    parts = round_shares(measured.shares)
-    assert sum(parts.values()) == PARTS
-    assert all(each >= 1 for each in parts.values()), "each zone with Nodes keeps an endpoint"
-    worst = max(share * PARTS / parts[zone] for zone, share in measured.shares.items())
-    assert worst <= PARTS / (PARTS - len(parts)) + 1e-9, "the bound of the docstring"
-
-
-@effort(100)
-@given(cuts=st.tuples(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.01, 1)))
-def test_rounding_adds_the_least_load_possible(cuts: tuple[float, float, float]) -> None:
-    shares = {zone: cut / sum(cuts) for zone, cut in zip("abc", cuts, strict=True)}
-    parts = round_shares(shares)
-    best = min(
-        max(shares["a"] / a, shares["b"] / b, shares["c"] / (PARTS - a - b))
-        for a in range(1, PARTS - 1)
-        for b in range(1, PARTS - a)
-    )
-    assert max(shares[zone] / parts[zone] for zone in "abc") == pytest.approx(best)
-
-
-def test_few_connections_change_little_and_none_change_nothing() -> None:
-    assert estimate({}, views("ab")).shares == {"a": 0.5, "b": 0.5}
-    few = estimate({"a": PRIOR / WINDOW_S}, views("ab")).shares
-    assert few["a"] == pytest.approx(0.75), "as many as the prior counts"
-    many = estimate({"a": 1e5}, views("ab")).shares
-    assert many["a"] > 0.999
-
-
-def test_more_zones_than_parts_have_shares() -> None:
-    shares = {f"zone-{number:03}": 1 / 200 for number in range(200)}
-    assert sum(round_shares(shares).values()) == PARTS
-    assert round_shares({}) == {}
-
-
-# -- when hints change
-
-PLAIN = ServiceView(namespace="shop", name="web")
-
-
-def inputs(endpoints: dict[str, int] | None = None) -> HintInputs:
-    return HintInputs(PLAIN, endpoints or TWELVE, views("abc"))
-
-
-def test_hints_that_are_good_enough_stay() -> None:
-    even = decide(inputs(), "", estimate(EVEN, views("abc")))
-    assert sum(read_shares(even).values()) == PARTS
-    slightly = estimate({"a": 38.0, "b": 33.0, "c": 29.0}, views("abc"))
-    assert decide(inputs(), even, slightly) == even, "1.13 fair shares are below 1.2"
-    much = estimate(SKEWED, views("abc"))
-    changed = decide(inputs(), even, much)
-    assert changed != even
-    before, after = (predict(inputs(), text, much.shares) for text in (even, changed))
-    assert before.cost.load > 2.2
-    assert after.cost.load <= 1.2
-    assert 10 <= moves_between(before.placement, after.placement) <= 12
-
-
-def test_hints_change_if_that_keeps_traffic_in_its_zone() -> None:
-    skewed = decide(inputs(), "", estimate(SKEWED, views("abc")))
-    even = estimate({"a": 36.0, "b": 33.0, "c": 31.0}, views("abc"))
-    changed = decide(inputs(), skewed, even)
-    assert predict(inputs(), skewed, even.shares).cost.crossing > 0.05
-    assert predict(inputs(), changed, even.shares).cost.crossing == 0
-
-
-def test_a_zone_that_comes_or_goes_is_a_reason() -> None:
-    text = decide(inputs(), "", estimate(EVEN, views("abc")))
-    assert set(read_shares(text)) == set("abc")
-    fewer = decide(inputs()._replace(zones=views("ab")), text, estimate(EVEN, views("ab")))
-    assert set(read_shares(fewer)) == set("ab")
-
-
-def test_without_endpoints_nothing_is_decided() -> None:
-    assert decide(HintInputs(PLAIN, {}, views("abc")), "", estimate(EVEN, views("abc"))) == ""
 
 
 # -- the controller

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from sliceplane.cli import cluster
 from sliceplane.cli.main import main
+from sliceplane.consume.io import drain_marks
 
 SIZE: Final = Size(nodes=200, namespaces=10, services=400, slices=5, pods=1)
 COMMANDS: Final = {
@@ -186,8 +187,9 @@ def test_a_webhook_that_times_out_ends_an_adoption_that_has_changed_nothing(
 
 
 def test_a_webhook_that_times_out_ends_a_drain_with_the_command_that_undoes_it(
-    managed_cluster: Cluster,
+    managed_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drain_marks, "TAKE_BACK_MAX_S", 3.0)
     shape = release(31)._replace(webhook_s=0.2)
     pod = SIZE.pod(1, 0)
     words = ("drain", "pod", pod, "-n", "team-001", "--force", "--timeout", "2s")

@@ -31,7 +31,8 @@ from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient, Pods
 from sliceplane.consume.drain.answer import DrainedPod, sentence
-from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.drain.options import DrainOptions
+from sliceplane.consume.io.draining import drain_pods
 from sliceplane.consume.io.reporting import report_progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.kernel.oracle.__main__ import play_all
 from tests.kernel.oracle.field import ProxyKind
+from tests.kernel.oracle.judging import Tally
 from tests.kernel.oracle.worlds import make_world
 
 pytestmark = pytest.mark.kernel
@@ -18,6 +20,17 @@ pytestmark = pytest.mark.kernel
 def test_a_seed_makes_one_world() -> None:
     assert make_world(7) == make_world(7)
     assert len({make_world(seed).faults for seed in range(50)}) > 40
+
+
+def test_results_of_parts_are_joined() -> None:
+    first = Tally(2, 3, 40, 1, Counter({"works, well": 2}), failed=["seed 1: no answer"])
+    second = Tally(1, 2, 20, 1, Counter({"works, well": 1, "fails, broken": 1}))
+    joined = first.joined(second)
+    assert joined.line() == (
+        "3 worlds, 5 questions, 60 connections, 2 traces, 0 contradictions, 1 not played; "
+        "listed: none"
+    )
+    assert joined.verdicts == {"works, well": 3, "fails, broken": 1}
 
 
 async def agree(

@@ -26,8 +26,9 @@ from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient
 from sliceplane.consume.drain.answer import sentence
+from sliceplane.consume.drain.options import DrainOptions
 from sliceplane.consume.flow_counts import FlowTarget
-from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.io.draining import drain_pods
 from sliceplane.consume.io.reporting import report_progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.kit.ip import FAMILIES

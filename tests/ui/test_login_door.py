@@ -19,7 +19,7 @@ from tests.ui.cluster import PlaneWithPage, reader_of, service
 from tests.ui.test_server import POLICY, SAME
 from tests.waiting import eventually
 
-from sliceplane.diagnose.page.io import login_door
+from sliceplane.diagnose.page.io import login_sessions
 from sliceplane.diagnose.page.io.rooms import Rooms
 from sliceplane.diagnose.page.logins import LINK_TRIES, LOGINS_EACH_MAX
 from sliceplane.watch.io.http.pool import watchful_socket
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 def plane() -> Iterator[PlaneWithPage]:
     with pytest.MonkeyPatch.context() as patch:
         # Whether logins still count is asked all the time.
-        patch.setattr(login_door, "PERIOD_S", 0.02)
+        patch.setattr(login_sessions, "PERIOD_S", 0.02)
         yield from _plane()
 
 
@@ -145,7 +145,7 @@ async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
         ),
         ("GET", f"{base}v1/trace?from=a&to=b", SAME, "", 401),
         ("GET", f"{base}v1/trace?from={'a' * 700}", SAME, "", 400),
-        ("GET", f"{base}v1/trace", {**SAME, "Cookie": f"{login_door.COOKIE}=guessed"}, "", 401),
+        ("GET", f"{base}v1/trace", {**SAME, "Cookie": f"{login_sessions.COOKIE}=guessed"}, "", 401),
         ("GET", f"{base}v1/trace", {**SAME, "Cookie": 'a="\\'}, "", 401),
         ("PUT", base, SAME, "", 405),
         ("DELETE", f"{base}v1/login", post, "", 405),
@@ -202,7 +202,7 @@ async def test_a_cookie_is_for_this_server_alone_and_no_script_reads_it(
         "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=28800",
     )
     assert len(secret) >= 43
-    assert secret not in repr(list(plane.door._logins)), "of a secret the digest is kept"
+    assert secret not in repr(list(plane.door.sessions._logins)), "of a secret the digest is kept"
     async with browser.session.post(f"{plane.url}/ui/v1/logout", headers=browser.post) as gone:
         assert (
             gone.headers["Set-Cookie"]
@@ -305,9 +305,9 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
             assert {"red-web", "blue-web", "kubernetes"} <= set(
                 names(await wait_for(lines, "view"))
             )
-        (login,) = [login for login in plane.door._logins if login.certificate is not None]
+        (login,) = [login for login in plane.door.sessions._logins if login.certificate is not None]
         assert hello["user"] == login.user.name
-        shown = next(iter(plane.door._certificates))
+        shown = next(iter(plane.door.sessions.certificates))
         async with admin.session.get(
             f"{plane.url}/ui/v1/trace?from=a&to=b", headers=SAME
         ) as response:
@@ -329,7 +329,7 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
 async def test_the_link_of_a_start_logs_in_once_as_the_administrator(
     plane: PlaneWithPage, browser: Visitor, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    link = plane.door.link()
+    link = plane.door.sessions.link()
     secret = link.removeprefix(f"{plane.url}/ui/#login=")
     assert len(secret) >= 22
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
@@ -355,23 +355,23 @@ async def test_the_link_of_a_start_logs_in_once_as_the_administrator(
         await wait_for(lines, "ended")
     out, err = capfd.readouterr()
     assert "this link was used already" in out + err
-    assert secret not in out + err + repr(vars(plane.door)) + repr(vars(plane.door._link)), (
-        "no log has it"
-    )
+    sessions = plane.door.sessions
+    kept = "".join(repr(vars(each)) for each in (plane.door, sessions, sessions._link))
+    assert secret not in out + err + kept, "no log has it"
 
 
 async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
     plane: PlaneWithPage, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login_door, "LINK_S", -1.0)
-    status, says = await browser.follow(plane.door.link())
+    monkeypatch.setattr(login_sessions, "LINK_S", -1.0)
+    status, says = await browser.follow(plane.door.sessions.link())
     assert (status, says) == (
         401,
         "this link has expired: it counts for 5 minutes; log in with a token\n",
     )
     monkeypatch.undo()
     monkeypatch.setattr("sliceplane.diagnose.page.logins.LINK_TRIES_PER_S", 1e-6)
-    link = plane.door.link()
+    link = plane.door.sessions.link()
     answers = [(await browser.follow(f"{link}{guess}"))[0] for guess in range(LINK_TRIES + 3)]
     assert answers == [401] * LINK_TRIES + [429] * 3
     assert (await browser.follow(link))[0] == 429, "a guess that is not compared finds nothing out"
@@ -381,7 +381,7 @@ async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
 
 
 async def _ended(plane: PlaneWithPage, login: Any) -> None:
-    plane.door._end(login, "over")
+    plane.door.sessions._end(login, "over")
 
 
 async def test_a_tab_that_is_closed_is_forgotten(plane: PlaneWithPage, browser: Visitor) -> None:
@@ -390,7 +390,7 @@ async def test_a_tab_that_is_closed_is_forgotten(plane: PlaneWithPage, browser: 
         await wait_for(lines, "view")
         (login,) = [
             login
-            for login in plane.door._logins
+            for login in plane.door.sessions._logins
             if login.user.name.endswith("red:reader") and login.tabs
         ]
         shown = await asyncio.to_thread(plane._call, _viewer(login))
@@ -413,9 +413,11 @@ async def test_an_account_without_rights_leaves_room_for_others(plane: PlaneWith
             assert (await hog.log_in(token)).status == 204
             lines = await stack.enter_async_context(hog.stream())
             await wait_for(lines, "hello")
-        mine = [login for login in plane.door._logins if login.user.name.endswith("red:reader")]
+        mine = [
+            login for login in plane.door.sessions._logins if login.user.name.endswith("red:reader")
+        ]
         assert len(mine) == LOGINS_EACH_MAX
-        plane.door._logins.check()
+        plane.door.sessions._logins.check()
         async with visitor(plane, certificate=True) as admin, admin.stream() as lines:
             await wait_for(lines, "view")
 

@@ -72,7 +72,7 @@ def test_what_is_wrong_comes_first_where_it_is_narrow(tab: Tab) -> None:
 
 def test_a_link_logs_in_once_and_its_secret_is_nowhere_afterwards(tab: Tab) -> None:
     with PlaneWithPage(controllers=False) as plane:
-        link = plane.door.link()
+        link = plane.door.sessions.link()
         secret = link.partition("#login=")[2]
         tab.go(link)
         tab.shows("sliceplane-admin", ".account")

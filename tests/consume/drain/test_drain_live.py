@@ -26,8 +26,9 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.client import EndpointView, HttpClient, StatusError, connect
 from sliceplane.consume.drain.answer import DrainAnswer, sentence
 from sliceplane.consume.drain.barrier import UnknownPolicy
-from sliceplane.consume.io import draining
-from sliceplane.consume.io.draining import DrainOptions, drain_pods
+from sliceplane.consume.drain.options import DrainOptions
+from sliceplane.consume.io import drain_barrier
+from sliceplane.consume.io.draining import drain_pods
 from sliceplane.diagnose.io.drain_targets import NoTarget, find_pods
 from sliceplane.kit.rng import Rng
 from sliceplane.testing import Plane
@@ -154,7 +155,7 @@ async def test_nodes_that_are_asked_write_no_lease(
     """They tell at the beat of an hour, and are heard at once all the same. On a busy machine their
     answer may take longer than drains wait for it before they ask for Leases.
     """
-    monkeypatch.setattr(draining, "MEMORY_S", PATIENCE_S)
+    monkeypatch.setattr(drain_barrier, "MEMORY_S", PATIENCE_S)
     async with served_shop(plane) as shop:
         await shop.open()
         assert (await shop.drain(0)).outcome == "drained", "now each has a Lease"

@@ -46,14 +46,20 @@ class Server:
         )
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        headers = {"Content-Type": kind}
-        text = None if body is None else json.dumps(body)
-        self._connection.request(method, path, text, headers)
-        answer = self._connection.getresponse()
-        said = answer.read()
-        if answer.status >= 400 and answer.status != 404:
-            raise RuntimeError(f"{method} {path}: {answer.status} {said.decode()}")
+        try:
+            status, said = self._exchange(method, path, body, kind)
+        except (OSError, http.client.HTTPException):  # the server closes idle connections
+            self._connection.close()
+            status, said = self._exchange(method, path, body, kind)
+        if status >= 400 and status != 404:
+            raise RuntimeError(f"{method} {path}: {status} {said.decode()}")
         return json.loads(said)
+
+    def _exchange(self, method: str, path: str, body: Any, kind: str) -> tuple[int, bytes]:
+        text = None if body is None else json.dumps(body)
+        self._connection.request(method, path, text, {"Content-Type": kind})
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
 
     def create(self, document: Any) -> Any:
         return self.ask("POST", path_of(document["kind"], document["metadata"]), document)

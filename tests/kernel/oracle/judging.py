@@ -13,7 +13,7 @@ import json
 import random
 import signal
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from tests.kernel.oracle.damage import damaged
@@ -102,6 +102,11 @@ class Tally:
     @property
     def faults(self) -> list[Disagreement]:
         return [each for each in self.disagreements if not each.is_listed]
+
+    def joined(self, other: Tally) -> Tally:
+        """Returns the results of both."""
+        names = [each.name for each in fields(self)]
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def line(self) -> str:
         """For the page of long runs."""

@@ -26,7 +26,7 @@ from sliceplane.kit.terminal_text import printable
 if TYPE_CHECKING:
     from sliceplane.api.core import Pod
     from sliceplane.consume.drain.answer import DrainAnswer, DrainPlan, UndoAnswer
-    from sliceplane.consume.io.draining import DrainOptions
+    from sliceplane.consume.drain.options import DrainOptions
     from sliceplane.diagnose.io.drain_targets import TargetKind
     from sliceplane.watch.io.base import Client
 
@@ -120,7 +120,7 @@ def command(
     then the marks go, too, and the Pods get new connections again.
     """
     from sliceplane.consume.drain.barrier import parse_policy
-    from sliceplane.consume.io.draining import DrainOptions
+    from sliceplane.consume.drain.options import DrainOptions
     from sliceplane.diagnose.io.drain_targets import NoTarget
 
     kind, name = _kind_and_name(what)

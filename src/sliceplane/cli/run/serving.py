@@ -242,7 +242,7 @@ def _browser_lines(door: LoginDoor) -> tuple[str, ...]:
     if is_journal():
         return (f"  in a browser:         {door.plane.url}/ui/",)
     return (
-        f"  in a browser:         {door.link()}",
+        f"  in a browser:         {door.sessions.link()}",
         f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes",
     )
 

@@ -1,5 +1,5 @@
 """The drain barrier: when does no node send new connections to a Pod any more? A core:
-``consume.io.draining`` and ``controllers.drained`` feed it.
+``consume.io.drain_barrier`` and ``controllers.drained`` feed it.
 
 ``departure`` follows the slices: from which version on none of them has the Pod used. ``barrier``
 compares that with what the nodes tell that their kernels hold, and names those that are missing.

@@ -24,8 +24,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, PodDisruptionBudgets, Pods
 from sliceplane.api.selectors.labels import from_label_selector
 from sliceplane.consume.drain.answer import DrainAnswer
+from sliceplane.consume.drain.options import DrainOptions
 from sliceplane.consume.io.drain_reporter import DrainReporter
-from sliceplane.consume.io.draining import DrainOptions
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.watch.io.base import Client
 

@@ -42,7 +42,8 @@ async def drain(
     Raises ``ValueError``, ``StatusError`` (404: there is no such Pod) and ``Unreachable``.
     """
     from sliceplane.consume.drain.barrier import parse_policy
-    from sliceplane.consume.io.draining import DrainOptions, drain_pods
+    from sliceplane.consume.drain.options import DrainOptions
+    from sliceplane.consume.io.draining import drain_pods
 
     options = DrainOptions(
         timeout_s=timeout,

@@ -8,8 +8,8 @@ proxy reads.
 
 **The goal** is taken when the Pod turns from used to unused: for each reading
 (``consume.selections``) the revision of the last write of the Service's slices there. A node that
-has applied it has none of the earlier states. Writes of metadata alone do not count. For three reasons that is more than a maximum of
-revisions:
+has applied it has none of the earlier states. Writes of metadata alone do not count. For three
+reasons that is more than a maximum of revisions:
 
 * A deleted slice has no revision; that of the next mark of the watch is used. What happened before
   a Pod was added is not observed at all: so every selection must have applied the revision of that

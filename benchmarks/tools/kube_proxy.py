@@ -6,13 +6,15 @@ PROGRAM SIZES CHANGES`` in a network namespace made for it. Prints one JSON obje
 does, without ``nft_s``: ``first_sync_s`` is what its log calls the time elapsed, which begins when
 all lists are decoded (ours includes that), ``listed_and_synced_s`` is with the lists and so with
 the server's time, ``change_s`` is from the server's answer to a patch until the kernel has the
-change.
+change. Of its CPU (``cpu_s``): ``ready_cpu_s`` until the first sync, ``idle_cpu`` of a core while nothing changes,
+``change_cpu_s`` for each change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import time
@@ -42,6 +44,7 @@ from sliceplane.watch.io.kubeconfig import load
 WAIT_MAX_S = 120.0
 #: its syncs take seconds, and one that is due waits for the one before it
 QUIET_S = 4.0
+IDLE_S = 20.0
 _BEGIN = re.compile(
     r"^I\d{4} (\S+) .*\"Listing and watching\" type=\"\*v1\.(?:Service|EndpointSlice)\"",
     re.MULTILINE,
@@ -158,6 +161,13 @@ async def changes(client: HttpClient, commits: Commits, size: int, count: int) -
     return times
 
 
+def cpu_s(proxy: Process) -> float:
+    """CPU of kube-proxy, with that of the program ``nft``, which it runs for each write."""
+    fields = Path(f"/proc/{proxy.process.pid}/stat").read_text().rpartition(")")[2].split()
+    children = sum(map(int, fields[13:15]))  # cutime, cstime (proc_pid_stat(5))
+    return proxy.cpu_s() + children / os.sysconf("SC_CLK_TCK")
+
+
 async def measure(program: str, sizes: list[int], count: int, folder: Path) -> dict[str, object]:
     await populate(folder / "data", objects(sizes))
     log = folder / "kube-proxy.log"
@@ -166,11 +176,19 @@ async def measure(program: str, sizes: list[int], count: int, folder: Path) -> d
         with Process(program, "--config", str(config), "-v", "3", log=log) as proxy:
             taken = await first_sync(log)
             memory = proxy.rss_mib()
+            ready_cpu_s = cpu_s(proxy)
+            await asyncio.sleep(QUIET_S)
+            cpu = cpu_s(proxy)
+            await asyncio.sleep(IDLE_S)
+            idle_cpu = (cpu_s(proxy) - cpu) / IDLE_S
             commits = Commits()
             client = HttpClient(load(str(plane.kubeconfig)))
             try:
                 commits.listen()
+                cpu = cpu_s(proxy)
                 times = await changes(client, commits, sizes[0], count)
+                await asyncio.sleep(QUIET_S)  # of the last change, too
+                change_cpu_s = (cpu_s(proxy) - cpu) / count
             finally:
                 commits.close()
                 await client.close()
@@ -179,7 +197,10 @@ async def measure(program: str, sizes: list[int], count: int, folder: Path) -> d
         "endpoints": sum(sizes),
         **taken,
         "rss_mib": memory,
+        "ready_cpu_s": ready_cpu_s,
+        "idle_cpu": idle_cpu,
         "change_s": times,
+        "change_cpu_s": change_cpu_s,
     }
 
 

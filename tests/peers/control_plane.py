@@ -72,6 +72,8 @@ def running_api_server(folder: Path, program: str, *flags: str) -> Iterator[Plan
             kubernetes.eventually(
                 lambda: kubectl(plane, "get", "namespace", "default"), within_s=300
             )
+            # kube-controller-manager ends if the server is not healthy within ten seconds
+            kubernetes.eventually(lambda: kubectl(plane, "get", "--raw", "/healthz"), within_s=300)
             yield plane
 
 

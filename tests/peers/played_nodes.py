@@ -12,6 +12,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,7 @@ NODES: Final = ("node-1", "node-2", "node-3")
 LOOK_S: Final = 0.1
 #: seconds that all Pods of a Deployment may take to be replaced
 REPLACED_S: Final = 600.0
+THREADS: Final = 64
 
 #: a leader of a busy machine
 PATIENT: Final = (
@@ -187,6 +189,8 @@ async def cluster(
     folder: Path, programs: Programs, mode: str = "nftables", pods: int = 8
 ) -> AsyncIterator[Cluster]:
     """Three nodes in two zones whose kube-proxy has *mode*, with at most *pods* Pods at a time."""
+    # those that talk to servers and count SYNs must not hold up requests, which look names up
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     async with AsyncExitStack() as stack:
         plane = stack.enter_context(running_api_server(folder, programs.api_server))
         flags = (f"--kubeconfig={plane.kubeconfig}", MANAGED, "--use-service-account-credentials")
@@ -213,10 +217,11 @@ async def cluster(
         running = asyncio.create_task(kubelets.run())
         try:
             yield Cluster(plane, client, hosts, [server.host for server in servers], kubelets)
-            assert not running.done(), running.exception()
         finally:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            (ended,) = await asyncio.gather(running, return_exceptions=True)
+            if not isinstance(ended, asyncio.CancelledError):
+                raise AssertionError("the played kubelets ended") from ended
 
 
 def deployment(pods: int, *, grace_s: int) -> dict[str, Any]:

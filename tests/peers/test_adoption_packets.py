@@ -69,6 +69,10 @@ class Installed:
             subprocess.run, command, env=environment, capture_output=True, text=True, check=False
         )
 
+    async def get(self, kind: str, name: str, path: str) -> str:
+        command = ("get", kind, name, "-n", NAMESPACE, "-o", path)
+        return await asyncio.to_thread(kubectl, self.place.plane, *command)
+
     async def is_managed_by(self, manager: str) -> bool:
         """The Service has slices of *manager* alone."""
         selection = Selection(EndpointSlices, "default", f"{LABEL_SERVICE_NAME}=web")
@@ -176,9 +180,10 @@ async def refuses_while_a_service_cannot_move(made: Installed) -> None:
     await asyncio.to_thread(create, made.place.plane, BROKEN)
     done = await made.helm("uninstall", "sliceplane", "--wait", "--timeout=300s")
     assert done.returncode != 0, done.stdout
-    get = ("get", "deployment", "sliceplane-controllers", "-n", NAMESPACE, "-o")
+    failed = 'jsonpath={.status.conditions[?(@.type=="Failed")].reason}'
+    assert await made.get("job", "sliceplane-release", failed) == "BackoffLimitExceeded"
     ready = "jsonpath={.status.readyReplicas}"
-    assert await asyncio.to_thread(kubectl, made.place.plane, *get, ready) == "2"
+    assert await made.get("deployment", "sliceplane-controllers", ready) == "2"
     await asyncio.to_thread(kubectl, made.place.plane, "delete", "service", "broken")
 
 

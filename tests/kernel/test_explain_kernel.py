@@ -139,6 +139,51 @@ def test_rules_of_iptables_are_compared_too(net: Net) -> None:
     assert "N5" in codes(look(host))
 
 
+#: a Service of two endpoints, one of them of this node
+KUBE_PROXY = """
+table ip kube-proxy {
+  set hairpin-connections {
+    type ipv4_addr . ipv4_addr . inet_proto . inet_service
+    elements = { 10.1.0.1 . 10.1.0.1 . tcp . 8080 }
+  }
+  map service-ips {
+    type ipv4_addr . inet_proto . inet_service : verdict
+    elements = { 10.96.0.10 . tcp . 80 : goto service-1 }
+  }
+  chain service-1 {
+    meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.1.0.1 . 8080, 1 : 10.1.0.2 . 8080 }
+  }
+  chain services { ip daddr . meta l4proto . th dport vmap @service-ips; }
+  chain masquerading {
+    ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade
+  }
+  chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
+  chain nat-output { type nat hook output priority -100; jump services; }
+  chain nat-postrouting { type nat hook postrouting priority 100; jump masquerading; }
+}
+"""
+
+
+def test_seed_2194_a_pod_reaches_itself_by_rules_of_kube_proxy_if_its_set_has_it(net: Net) -> None:
+    host = net.add_host("proxied", ip4="10.11.0.1/16", ip6="fd11::1/64")
+
+    def reaching() -> set[str] | None:
+        facts = look(host)
+        targets = dict(facts.rules or ())[ClusterDestination("10.96.0.10", "tcp", 80)]
+        assert {str(target) for target in targets} == {"10.1.0.1:8080", "10.1.0.2:8080"}
+        if facts.hairpins is None:
+            return None
+        return {str(target) for _, targets in facts.hairpins for target in targets}
+
+    host.exec(["nft", "-f", "-"], stdin=KUBE_PROXY)
+    assert reaching() == {"10.1.0.1:8080"}
+    host.exec(["nft", "flush", "set", "ip", "kube-proxy", "hairpin-connections"])
+    assert reaching() == set()
+    host.exec(["nft", "flush", "chain", "ip", "kube-proxy", "masquerading"])
+    host.exec(["nft", "delete", "set", "ip", "kube-proxy", "hairpin-connections"])
+    assert reaching() is None, "an older kube-proxy has no such set"
+
+
 def test_rules_of_another_proxy_are_seen(host: Host) -> None:
     host.exec([*LEGACY, "-N", "KUBE-SERVICES"])
     try:

@@ -104,7 +104,9 @@ def test_seed_115_a_pod_reaches_itself_if_the_hook_looks_it_up(name: str) -> Non
     if name:
         del whole[name][1:]
     target = frozenset({ServedTarget("10.244.0.1", 8080)})
-    assert hairpins(whole).get(SEVERAL, frozenset()) == (frozenset() if name else target)
+    assert hairpins(whole, served(whole)).get(SEVERAL, frozenset()) == (
+        frozenset() if name else target
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,13 @@ from sliceplane.kit.ip import FAMILIES
 from sliceplane.node.conntrack import UdpFlow, parse_flow
 from sliceplane.node.io.observing.nft_reader import read_graphs
 from sliceplane.node.nft.layout import NODE_PORT_IPS
-from sliceplane.node.nft.listing import listed
+from sliceplane.node.nft.listing import Form, listed
 from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.served import KUBE_PROXY_PARTS, served
 from sliceplane.node.nft.served import hairpins as hairpins_of
-from sliceplane.node.nft.served import served
 from sliceplane.node.observing.graph import UnreadableRules
 from sliceplane.node.observing.graph import served as by_graph
+from sliceplane.node.observing.nftables import TABLE as KUBE_PROXY_TABLE
 from sliceplane.node.observing.saved import read_hairpins, read_served
 
 TIMEOUT_S: Final = 20.0
@@ -180,7 +181,8 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served
     if not any(entry.ours for entry in rule_sets):
         others = ", ".join(entry.title for entry in rule_sets)
         if others == _BY_KUBE_PROXY:
-            return await _served_by_kube_proxy(), None
+            destinations = await _served_by_kube_proxy()
+            return destinations, await _hairpins_by_kube_proxy(destinations)
         programs = _SAVING.get(others)
         if programs is None:
             why = f"{others} are not compared" if others else "no proxy wrote any here"
@@ -196,8 +198,9 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served
     for nft_family in ("ip", "ip6"):
         try:
             form = listed(await _output("nft", "--json", "list", "table", nft_family, TABLE))
-            destinations |= served(form)
-            hairpins |= hairpins_of(form)
+            by_family = served(form)
+            destinations |= by_family
+            hairpins |= hairpins_of(form, by_family)
         except _Unread as error:
             if "No such file" not in str(error):  # a kernel without that family
                 raise
@@ -211,6 +214,28 @@ async def _served_by_kube_proxy() -> Served:
     except (OSError, UnreadableRules) as error:
         raise _Unread(f"rules of Services ({error})") from error
     return {key: targets for graph in graphs.values() for key, targets in by_graph(graph).items()}
+
+
+async def _hairpins_by_kube_proxy(destinations: Served) -> Served | None:
+    """Returns ``None`` for a kube-proxy that has no set of them.  Raises ``_Unread``."""
+    hairpins: Served = {}
+    for nft_family, is_6 in (("ip", False), ("ip6", True)):
+        of_family = {
+            key: value for key, value in destinations.items() if (":" in key.address) == is_6
+        }
+        if not of_family:
+            continue
+        form: Form = {}
+        for kind, name in KUBE_PROXY_PARTS:
+            command = ("nft", "--json", "list", kind, nft_family, KUBE_PROXY_TABLE, name)
+            try:
+                form |= listed(await _output(*command))
+            except _Unread as error:
+                if "No such file" in str(error):
+                    return None
+                raise
+        hairpins |= hairpins_of(form, of_family)
+    return hairpins
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:

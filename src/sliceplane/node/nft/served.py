@@ -24,9 +24,13 @@ from sliceplane.node.nft.listing import Form
 
 #: both must lead to a map: packets of Pods enter by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
-
-
 _MASQUERADING_HOOK: Final = "nat-postrouting"
+#: what ``hairpins`` reads of kube-proxy's table (pkg/proxy/nftables/proxier.go)
+KUBE_PROXY_PARTS: Final = (
+    ("chain", _MASQUERADING_HOOK),
+    ("chain", "masquerading"),
+    ("set", HAIRPIN.name),
+)
 
 
 def served(form: Form) -> Served:
@@ -34,11 +38,11 @@ def served(form: Form) -> Served:
     return _Reader(form).read()
 
 
-def hairpins(form: Form) -> Served:
-    """Returns by destination the targets that reach themselves by it: their connections to
-    themselves are looked up in a set, and masqueraded.
+def hairpins(form: Form, destinations: Served) -> Served:
+    """Returns the targets of *destinations* that reach themselves: their connections to themselves
+    are looked up in a set, and masqueraded. Chain and set have the same names in kube-proxy's table.
     """
-    return _Reader(form).hairpins()
+    return _Reader(form).hairpins(destinations)
 
 
 class _Reader:
@@ -76,7 +80,7 @@ class _Reader:
                     result[_destination(destination)] = earlier | {_target(value)}
         return result
 
-    def hairpins(self) -> Served:
+    def hairpins(self, destinations: Served) -> Served:
         if HAIRPIN.name not in set(self._used(_MASQUERADING_HOOK, set())):
             return {}
         keys = {tuple(key.split(" . ")[1:]) for key in self._keys(HAIRPIN.name)}
@@ -86,7 +90,7 @@ class _Reader:
                 for target in targets
                 if (target.address, destination.protocol, str(target.port)) in keys
             )
-            for destination, targets in self.read().items()
+            for destination, targets in destinations.items()
         }
 
     def _keys(self, container: str) -> dict[str, str]:

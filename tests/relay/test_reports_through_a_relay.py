@@ -19,13 +19,14 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Lease
-from sliceplane.api.requests import Selection
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Leases
-from sliceplane.client import HttpClient, connect
+from sliceplane.client import HttpClient, StatusError, connect
 from sliceplane.consume.drain.answer import DrainAnswer, sentence
+from sliceplane.consume.drain.relayed import flatten
 from sliceplane.consume.io.accounts import request_token
 from sliceplane.consume.io.draining import DrainOptions, drain_pods
-from sliceplane.consume.relayed import flatten
+from sliceplane.consume.progress import Progress
 from sliceplane.diagnose.io.drain_targets import find_pods
 from sliceplane.diagnose.io.drifting import read_drift
 from sliceplane.diagnose.io.status import read_status
@@ -168,6 +169,18 @@ def web() -> list[dict[str, Any]]:
     return [service, *pods]
 
 
+def write_of(report: bytes) -> Write:
+    return Write(
+        verb="patch",
+        resource=Leases,
+        namespace="kube-node-lease",
+        name="sliceplane-proxy-n-0",
+        body=report,
+        patch_type="apply",
+        force=True,
+    )
+
+
 def all_report(found: dict[str, Lease]) -> bool:
     return found.keys() == set(NODES)
 
@@ -274,5 +287,16 @@ async def test_who_may_not_write_a_lease_is_refused_and_demand_is_passed_on(
         url = told.below.name.rpartition("-")[2]
         stranger = kubeconfig(tmp_path, f"https://127.0.0.1:{url}", plane._plane.pki.ca_file, token)
         async with connect(stranger) as client:
-            with pytest.raises(Exception, match="cannot patch|cannot get"):
+            with pytest.raises(StatusError, match="cannot get"):
                 await client.get(Leases, "kube-node-lease", "sliceplane-proxy-n-0")
+            report = Progress("n-0", ("IPv4",)).take_report(time.time())
+            with pytest.raises(StatusError, match="cannot patch"):
+                await client.perform(write_of(report))
+        await told.stop("n-0")
+        demanding = Progress("n-0", ("IPv4",))
+        demanding.on_demand("3f9a12c0:431")
+        async with connect(told.below) as client:
+            await client.perform(write_of(demanding.take_report(time.time())))
+        own = {lease.metadata.name: lease for lease in await told.leases()}["sliceplane-proxy-n-0"]
+        assert (own.metadata.annotations or {})["sliceplane.dev/demand"] == "3f9a12c0:431"
+        assert (await told.reported())["n-0"] == own, "the newest of both forms counts"

@@ -6,7 +6,7 @@ Equal at one revision: that node's cache *is* the server's state. Unequal: an ev
 way to the node or to the controller (if all nodes differ at once it was the controller's, and a
 restart of the controllers repairs that). A revision that the controller has not reached yet is
 judged when it has. A revision older than the retained digests (or than a list, which has no
-history), or without a digest (``consume.relayed``), is not judged; the node's next report is.
+history), or without a digest (``consume.drain.relayed``), is not judged; the node's next report is.
 """
 
 from __future__ import annotations

@@ -26,6 +26,12 @@ from typing import Final, NamedTuple
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Object, OwnerReference, revision_of
 from sliceplane.api.scheme import EndpointSlices, Leases
+from sliceplane.consume.drain.relayed import (
+    NODE_LEASES_SELECTOR,
+    RELAY_DELAY_S,
+    NodeLeases,
+    relayed_by,
+)
 from sliceplane.consume.node_caches import NodeCaches, Verdict
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
@@ -39,12 +45,6 @@ from sliceplane.consume.progress import (
     XDS,
     ProgressReport,
     read_report,
-)
-from sliceplane.consume.relayed import (
-    NODE_LEASES_SELECTOR,
-    RELAY_DELAY_S,
-    NodeLeases,
-    relayed_by,
 )
 from sliceplane.consume.selections import ALL, SHARED
 from sliceplane.kit.metrics import Metrics

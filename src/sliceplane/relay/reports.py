@@ -1,4 +1,4 @@
-"""Reports of a relay's children, aggregated into one Lease (``consume.relayed`` has its form).
+"""Reports of a relay's children, aggregated into one Lease (``consume.drain.relayed`` has its form).
 
 Nodes that report the same selections share a group with the least revision of each. Any number of
 nodes may so be told of by few words; those that differ are named with their own reports:
@@ -35,6 +35,17 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.consume.drain.barrier import FORGET_S
+from sliceplane.consume.drain.relayed import (
+    ANNOTATION_NODES,
+    EXCEPTIONS_MAX,
+    RELAY,
+    RELAY_PREFIX,
+    NodeGroup,
+    RelayedNodes,
+    is_relay_lease,
+    nodes_of,
+    pack_names,
+)
 from sliceplane.consume.node_caches import NodeCaches
 from sliceplane.consume.progress import (
     ANNOTATION_DEMAND,
@@ -56,17 +67,6 @@ from sliceplane.consume.progress import (
     ProgressReport,
     Scope,
     read_report,
-)
-from sliceplane.consume.relayed import (
-    ANNOTATION_NODES,
-    EXCEPTIONS_MAX,
-    RELAY,
-    RELAY_PREFIX,
-    NodeGroup,
-    RelayedNodes,
-    is_relay_lease,
-    nodes_of,
-    pack_names,
 )
 from sliceplane.kit.times import format_micro_time, time_or_zero
 from sliceplane.relay.records import Mirrored

@@ -201,7 +201,10 @@ class World:
 
 
 def _has(labels: dict[str, str], selector: str) -> bool:
-    """Only ``key=value`` pairs: that is all that explanations ask by."""
+    """Only ``key=value`` pairs, or one ``key in (a,b)``: that is all that explanations ask by."""
+    key, among, values = selector.partition(" in ")
+    if among:
+        return labels.get(key) in values.strip("()").split(",")
     assert not any(mark in selector for mark in "!()"), selector
     pairs = [part.split("=", 1) for part in selector.split(",") if part]
     return all(labels.get(key) == value for key, value in pairs)

@@ -23,8 +23,8 @@ from sliceplane.api.scheme import EndpointSlices, Nodes
 from sliceplane.consume.drain.barrier import Nodes as KnownNodes
 from sliceplane.consume.drain.barrier import compare
 from sliceplane.consume.drain.cluster import NODE_LEASES
+from sliceplane.consume.drain.relayed import NodeLeases
 from sliceplane.consume.drain.reports import barrier_answers, pause_s, question
-from sliceplane.consume.relayed import NodeLeases
 from sliceplane.consume.selections import SHARED
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds

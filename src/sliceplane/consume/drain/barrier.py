@@ -33,6 +33,7 @@ from sliceplane.consume.drain.answer import (
     State,
     Use,
 )
+from sliceplane.consume.drain.relayed import Relayed, relayed_by
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -45,7 +46,6 @@ from sliceplane.consume.progress import (
     Scope,
     read_report,
 )
-from sliceplane.consume.relayed import Relayed, relayed_by
 from sliceplane.consume.selections import (
     EVERY,
     NAMESPACE_SELECTION_PREFIX,

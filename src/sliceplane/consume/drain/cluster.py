@@ -29,6 +29,7 @@ from sliceplane.consume.drain.barrier import (
 )
 from sliceplane.consume.drain.barrier import Nodes as KnownNodes
 from sliceplane.consume.drain.departure import DrainingPods
+from sliceplane.consume.drain.relayed import NodeLeases
 from sliceplane.consume.drain.reports import barrier_answers
 from sliceplane.consume.node_caches import NodeCaches
 from sliceplane.consume.progress import (
@@ -40,7 +41,6 @@ from sliceplane.consume.progress import (
     read_report,
     spread_of,
 )
-from sliceplane.consume.relayed import NodeLeases
 from sliceplane.watch.cache import Change, Mark
 
 #: the Leases of all consumers that report; and of those that read everything, such as node proxies

@@ -10,6 +10,7 @@ import msgspec
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object, revision_of
+from sliceplane.consume.drain.relayed import RELAY_DELAY_S, Relayed, relayed_by
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -25,7 +26,6 @@ from sliceplane.consume.progress import (
     lease_prefix,
     read_report,
 )
-from sliceplane.consume.relayed import RELAY_DELAY_S, Relayed, relayed_by
 from sliceplane.consume.selections import list_selections_of_service, list_selections_of_slice
 from sliceplane.kit.times import time_or_zero
 

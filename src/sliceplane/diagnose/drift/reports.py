@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, lasting, misnamed_proxy, some
+from sliceplane.consume.drain.relayed import ANNOTATION_NODES
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -18,7 +19,6 @@ from sliceplane.consume.progress import (
     AppliedRevision,
     Scope,
 )
-from sliceplane.consume.relayed import ANNOTATION_NODES
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
 

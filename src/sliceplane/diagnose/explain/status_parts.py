@@ -11,8 +11,8 @@ import msgspec
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.findings.text import word_of
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
+from sliceplane.consume.drain.relayed import flatten
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
-from sliceplane.consume.relayed import flatten
 from sliceplane.diagnose.drift.facts import report_of_lease
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.checks.slices import LEADERS

@@ -26,8 +26,8 @@ from sliceplane.api.findings.wording import lasting
 from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
+from sliceplane.consume.drain.relayed import RELAY, flatten
 from sliceplane.consume.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.consume.relayed import RELAY, flatten
 from sliceplane.consume.selections import list_selections_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift

@@ -32,8 +32,8 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
+from sliceplane.consume.drain.relayed import RELAY_PREFIX, nodes_of
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
-from sliceplane.consume.relayed import RELAY_PREFIX, nodes_of
 from sliceplane.diagnose.timeline.index import NONE, Index, RecordedStep
 from sliceplane.diagnose.timeline.reader import ObjectKey
 from sliceplane.diagnose.timeline.wording import change_text, field_changes

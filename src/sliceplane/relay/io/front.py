@@ -148,9 +148,9 @@ class RelayFront:
             verb = verb_of(request.method, path, is_watch=False)
             if not await self._may(request, request.attributes(verb, path)):
                 return SERVED  # the server has the refusal
-            if verb in ("update", "patch") and not self.reports.has(path.name):
-                if not await self._may(request, request.attributes("create", path)):
-                    return ""
+            creates = verb in ("update", "patch") and not self.reports.has(path.name)
+            if creates and not await self._may(request, request.attributes("create", path)):
+                return ""
             return SERVED if await self.reports.keeps(request, path.name, receive) else ""
         read = self._read_of(request, path)
         if read is None:

@@ -20,8 +20,8 @@ from sliceplane.api.requests import Write
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Services
 from sliceplane.api.users import User
+from sliceplane.consume.drain.relayed import ANNOTATION_NODES, RELAY_PREFIX
 from sliceplane.consume.progress import ANNOTATION_PROGRESS, LEASE_NAMESPACE, LEASE_PREFIX
-from sliceplane.consume.relayed import ANNOTATION_NODES, RELAY_PREFIX
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng

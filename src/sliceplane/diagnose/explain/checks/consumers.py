@@ -16,6 +16,7 @@ import msgspec
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.requests import Selection
+from sliceplane.consume.drain.relayed import NODE_LEASES_SELECTOR, flatten
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     COMPONENT,
@@ -25,7 +26,6 @@ from sliceplane.consume.progress import (
     AppliedRevision,
     Scope,
 )
-from sliceplane.consume.relayed import NODE_LEASES_SELECTOR, flatten
 from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease

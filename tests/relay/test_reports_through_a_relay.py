@@ -285,7 +285,10 @@ async def test_who_may_not_write_a_lease_is_refused_and_demand_is_passed_on(
         )
         token = await request_token(told.client, "default", "stranger", 3600)
         url = told.below.name.rpartition("-")[2]
-        stranger = kubeconfig(tmp_path, f"https://127.0.0.1:{url}", plane._plane.pki.ca_file, token)
+        (tmp_path / "stranger").mkdir()
+        stranger = kubeconfig(
+            tmp_path / "stranger", f"https://127.0.0.1:{url}", plane._plane.pki.ca_file, token
+        )
         async with connect(stranger) as client:
             with pytest.raises(StatusError, match="cannot get"):
                 await client.get(Leases, "kube-node-lease", "sliceplane-proxy-n-0")

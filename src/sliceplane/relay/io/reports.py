@@ -273,7 +273,8 @@ class ReportLeases:
         try:
             try:
                 # Another relay of the same name would make this one's nodes vanish.
-                changed = {**metadata, "resourceVersion": self._version or None}
+                known = {"resourceVersion": self._version} if self._version else {}
+                changed = {**metadata, **known}
                 body = encode({**document, "metadata": changed})
                 answer = await self._client.perform(_write_of(name, body))
             except StatusError as error:

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.scheme import EndpointSlices, Leases
+from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.drain.relayed import (
     EXCEPTIONS_MAX,
     RelayedNodes,
@@ -23,7 +24,7 @@ from sliceplane.consume.drain.relayed import (
 from sliceplane.consume.progress import Progress
 from sliceplane.relay import reports
 from sliceplane.relay.reports import FOLDED_PROBLEMS, NodeReports
-from sliceplane.watch.cache import Mark
+from sliceplane.watch.cache import Change, Mark
 
 NOW = 1_790_000_000.0
 
@@ -149,3 +150,39 @@ def test_names_that_cannot_be_read_are_nobody(packed: str) -> None:
     text = annotations["sliceplane.dev/nodes"].replace(pack_names(["n-0"]), packed)
     annotations["sliceplane.dev/nodes"] = text
     assert not expanded(document)
+
+
+def test_a_group_says_how_old_its_reports_are_and_an_older_one_changes_nothing() -> None:
+    core = NodeReports("a")
+    core.on_lease(lease_of("n-0", 10), NOW)
+    core.on_lease(lease_of("n-1", 11), NOW + 7)
+    document = core.take_lease(NOW + 8)
+    (group,) = groups(document).groups
+    assert (group.heard, group.spread_s) == (NOW, 7.0)
+    ages = [each.age_s for each in nodes_of(decode(encode(document), Lease))]
+    assert ages == [8.0, 8.0]
+    older = NodeReports("lower")
+    older.on_lease(lease_of("n-1", 5), NOW)
+    core.on_lease(decode(encode(older.take_lease(NOW + 1)), Lease), NOW + 1)
+    assert groups(core.take_lease(NOW + 39)).groups[0].report.endpointslices["all"].revision == 10
+
+
+@pytest.mark.parametrize("exceptions", [0, 100])
+def test_a_cache_that_lost_an_event_counts_as_such_named_or_not(
+    exceptions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "EXCEPTIONS_MAX", exceptions)
+    core, barrier = NodeReports("a"), DrainCluster()
+    # The relay has nothing at this version, so its digest is that of nothing.
+    core.on_mark(Mark(EndpointSlices.key, "10", listed=True), NOW)
+    core.on_lease(lease_of("n-0"), NOW)
+    lost = lease_of("n-1")
+    annotations = dict(lost.metadata.annotations or {})
+    progress = "sliceplane.dev/progress"
+    annotations[progress] = annotations[progress].replace("0" * 16, "1" * 16)
+    lost = replace(lost, metadata=replace(lost.metadata, annotations=annotations))
+    core.on_lease(lost, NOW)
+    lease = decode(encode(core.take_lease(NOW)), Lease)
+    barrier.on_change(Change(Leases.key, None, lease), NOW)
+    differs = {fact.name: fact.differs for fact in barrier.facts()}
+    assert differs == {"n-0": False, "n-1": True}

@@ -189,6 +189,7 @@ def test_a_watch_from_before_the_list_begins_with_what_was_fetched(api: FakeApi)
     resumed = watch(driver, since=101)
     expected = [("ADDED", 102), ("ADDED", 103), ("ADDED", 104), ("BOOKMARK", 104)]
     assert received(resumed) == expected
+    assert received(watch(driver, since=102)) == expected[1:], "it serves later versions, too"
     assert watch(driver, since=100).error is not None, "nobody has fetched that"
 
 

@@ -24,6 +24,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
 from sliceplane.api.users import User
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import serving_context
@@ -267,6 +268,7 @@ class Relay:
         )
         for metrics in (app.in_flight, offload, children, passage, self.health):
             self.metrics.include(metrics.metrics.families)
+        self.metrics.include(log_output.metrics.families)
         declare_metrics(self.metrics, self.parents, lambda: self.siblings.moves)
         self.health.add_readiness(
             "shutdown", lambda: "the process is stopping" if self._stopping else ""

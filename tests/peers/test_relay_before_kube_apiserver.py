@@ -153,10 +153,11 @@ def test_events_from_before_a_relay_are_the_same_bytes(
         assert cluster.ask("PATCH", f"{IN_DEFAULT}/earlier", change, **media).code == 200
     assert cluster.ask("DELETE", f"{IN_DEFAULT}/earlier").code == 200
     query = f"?watch=true&resourceVersion={version}&timeoutSeconds=5{selector}"
+    query += "&fieldSelector=metadata.name!%3Dkubernetes"  # the server's own, written meanwhile
     with relay_before(cluster, tmp_path) as relay:
         # Old releases of etcd say nothing of a quiet resource: the next event proves the rest.
         for labels in ({}, {"kept": "yes"}):
-            later = endpoint_slice(f"later-{len(labels)}")
+            later = endpoint_slice(f"later-{version}-{len(labels)}")
             later["metadata"]["labels"] = labels
             assert cluster.ask("POST", IN_DEFAULT, later).code == 201
         for form in FORMS[:2]:
@@ -165,11 +166,9 @@ def test_events_from_before_a_relay_are_the_same_bytes(
             )
             assert ours.code == 200
             theirs = cluster.ask("GET", IN_DEFAULT + query, accept=form).body
-            assert ours.body.hex() == theirs.hex()
+            assert ours.body == theirs
             assert ours.body
         assert relay.mirror(EndpointSlices).earlier.fetched == 1
-    for number in (0, 1):
-        assert cluster.ask("DELETE", f"{IN_DEFAULT}/later-{number}").code == 200
 
 
 def test_a_consistent_list_is_current(cluster: Cluster, relay: RelayServer) -> None:

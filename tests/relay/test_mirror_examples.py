@@ -9,7 +9,9 @@ from tests.fakes.fake_api import FakeApi
 from tests.relay.test_mirror_streams import PLAIN, MirrorDriver, wire
 
 from sliceplane.api import codec
+from sliceplane.api.errors import expired
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Services
+from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.records import mirrored
 from sliceplane.server.store.watcher import Interest, Watcher
@@ -162,3 +164,88 @@ def test_items_of_lists_get_their_kind() -> None:
     assert record.fields == {"spec.type": "ClusterIP", "spec.clusterIP": "10.0.0.1"}
     moved = codec.encode({"metadata": service["metadata"], "apiVersion": "v1", "kind": "Service"})
     assert mirrored(Services, moved).record.body.startswith(head + b'"metadata"')
+
+
+def catch_up(driver: MirrorDriver, since: int, *bodies: tuple[str, bytes]) -> CatchUp:
+    earlier = driver.mirror.earlier
+    earlier.want(WatchScope(), since)
+    run = earlier.begin(WatchScope())
+    for kind, body in bodies:
+        run.on_message(kind, body)
+    return run
+
+
+def events_of(api: FakeApi, since: int) -> list[tuple[str, bytes]]:
+    return [(event.kind, wire(event.document)) for event in api.since(ConfigMaps, since)]
+
+
+def test_a_watch_from_before_the_list_begins_with_what_was_fetched(api: FakeApi) -> None:
+    driver = follow(api)
+    run = catch_up(driver, 101, *events_of(api, 101))
+    assert run.is_complete, "an event of the list's own version ends it"
+    driver.mirror.earlier.finish(WatchScope(), run)
+    api.put(ConfigMaps, "ns", "d")
+    driver.settle()
+    resumed = watch(driver, since=101)
+    expected = [("ADDED", 102), ("ADDED", 103), ("ADDED", 104), ("BOOKMARK", 104)]
+    assert received(resumed) == expected
+    assert received(watch(driver, since=102)) == expected[1:], "it serves later versions, too"
+    assert watch(driver, since=100).error is not None, "nobody has fetched that"
+
+
+def test_what_was_fetched_of_another_history_is_dropped(api: FakeApi) -> None:
+    """The parent went back to a backup while its events were fetched."""
+    driver = follow(api)
+    backup = api.snapshot()
+    api.put(ConfigMaps, "ns", "d")
+    driver.settle()
+    run = catch_up(driver, 101, *events_of(api, 101))
+    api.restore(backup)
+    driver.advance(QUIET_S)
+    driver.mirror.earlier.finish(WatchScope(), run)
+    assert watch(driver, since=101).error is not None
+
+
+def test_a_slow_reader_of_what_was_fetched_is_ended_when_it_is_dropped(api: FakeApi) -> None:
+    driver = follow(api)
+    run = catch_up(driver, 100, *events_of(api, 100))
+    driver.mirror.earlier.finish(WatchScope(), run)
+    slow = watch(driver, since=100)
+    assert len(slow.take(1)) == 1
+    driver.mirror.earlier.clear()
+    slow.take()
+    assert slow.error is not None
+    assert slow.error.code == 410
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("ADDED", b"{}"),
+        ("BOOKMARK", b'{"metadata":{"resourceVersion":"1"}}'),
+        ("SURPRISE", b"{}"),
+        ("ERROR", codec.encode(expired("old").status())),
+    ],
+)
+def test_a_catch_up_that_makes_no_sense_brings_nothing(
+    api: FakeApi, kind: str, body: bytes
+) -> None:
+    driver = follow(api)
+    earlier = driver.mirror.earlier
+    earlier.finish(WatchScope(), catch_up(driver, 101, (kind, body)))
+    assert watch(driver, since=101).error is not None
+    assert not earlier.lacks(WatchScope(), 101), "the parent is not asked again"
+    assert earlier.lacks(WatchScope(), 102)
+
+
+def test_old_events_go_when_the_history_has_passed_them(api: FakeApi) -> None:
+    driver = follow(api, keep_s=10.0)
+    earlier = driver.mirror.earlier
+    earlier.finish(WatchScope(), catch_up(driver, 101, *events_of(api, 101)))
+    api.put(ConfigMaps, "ns", "d")
+    driver.settle()
+    for now in (0.0, 11.0):
+        assert watch(driver, since=101).error is None
+        driver.mirror.on_tick(now)
+    assert watch(driver, since=101).error is not None
+    assert not earlier._stretches

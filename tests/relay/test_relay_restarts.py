@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.relay.relaying import IN_DEFAULT, SLICES, RelayServer, relaying, tokens
-from tests.server.serving import Server, endpoint_slice, run_plane, watching
+from tests.server.serving import CM, Server, config_map, endpoint_slice, run_plane, watching
 from tests.waiting import until
 
 from sliceplane.api.scheme import EndpointSlices
@@ -162,5 +162,6 @@ def test_a_parent_that_proves_nothing_is_410(
     """No bookmark and no later event: events may be missing, so none is sent."""
     monkeypatch.setattr(following, "FETCH_S_MAX", 0.5)
     before = change(parent)
+    assert parent.request("POST", CM, config_map("later")).code == 201
     with relaying(parent) as relay:
         assert refused(relay, before)["code"] == 410

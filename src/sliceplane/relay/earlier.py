@@ -47,9 +47,11 @@ class WatchScope(NamedTuple):
 class Stretch:
     """The events of one scope after *since*, up to and including *until*."""
 
-    def __init__(self, since: int, until: int) -> None:
+    def __init__(self, since: int, until: int, history: object) -> None:
         self.since = since
         self.until = until
+        #: names the timeline of its versions
+        self.history = history
         self.events: list[tuple[EventType, Record]] = []
         self.size = 0
         self.is_dropped = False
@@ -121,6 +123,7 @@ class Earlier:
         self._wanted: dict[WatchScope, int] = {}
         #: the greatest version from which the parent has not brought the events
         self._refused: dict[WatchScope, int] = {}
+        self._history = object()
         self.fetched = 0
         self.failed = 0
 
@@ -146,13 +149,15 @@ class Earlier:
 
     def begin(self, scope: WatchScope) -> CatchUp:
         """Returns the catch-up that brings what is wanted now."""
-        stretch = Stretch(self._wanted.pop(scope), self._store.compacted)
+        stretch = Stretch(self._wanted.pop(scope), self._store.compacted, self._history)
         return CatchUp(self._resource, stretch, self._bytes_max)
 
     def finish(self, scope: WatchScope, catch_up: CatchUp) -> None:
         """Keeps what *catch_up* brought, or that it brought nothing."""
         stretch = catch_up.stretch
         self._wanted.pop(scope, None)  # those who still wait say so again
+        if stretch.history is not self._history:
+            return
         if not catch_up.is_complete:
             self.failed += 1
             self._refused[scope] = max(stretch.since, self._refused.pop(scope, 0))
@@ -162,10 +167,22 @@ class Earlier:
         self.fetched += 1
         self._drop(scope)
         self._stretches[scope] = stretch
-        self._make_room()
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Drops what no watch can begin with any more, and what is too much."""
+        compacted = self._store.compacted
+        for scope in [one for one, kept in self._stretches.items() if kept.until < compacted]:
+            self._drop(scope)
+        while (
+            len(self._stretches) > SCOPES_MAX
+            or sum(stretch.size for stretch in self._stretches.values()) > self._bytes_max
+        ):
+            self._drop(next(iter(self._stretches)))
 
     def clear(self) -> None:
         """The store was replaced: its versions may be of another history."""
+        self._history = object()
         for scope in tuple(self._stretches):
             self._drop(scope)
         self._refused.clear()
@@ -196,16 +213,6 @@ class Earlier:
                 yield None
             if stretch.is_dropped:
                 raise Compacted(since, self._store.compacted)
-
-    def _make_room(self) -> None:
-        compacted = self._store.compacted
-        for scope in [one for one, kept in self._stretches.items() if kept.until < compacted]:
-            self._drop(scope)
-        while (
-            len(self._stretches) > SCOPES_MAX
-            or sum(stretch.size for stretch in self._stretches.values()) > self._bytes_max
-        ):
-            self._drop(next(iter(self._stretches)))
 
     def _drop(self, scope: WatchScope) -> None:
         stretch = self._stretches.pop(scope, None)

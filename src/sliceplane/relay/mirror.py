@@ -107,6 +107,7 @@ class ResourceMirror:
         """Drops history whose time is over; seconds of a clock that never goes back."""
         self._retention.on_tick(now)
         self._compact()
+        self.earlier.make_room()
 
     def _decode(self, body: bytes) -> Mirrored:
         try:

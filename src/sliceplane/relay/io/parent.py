@@ -36,7 +36,7 @@ PROGRESS_AFTER_S: Final = 0.1
 PROGRESS_WATCH_S: Final = 3
 #: how long a watch waits for events from before the history, and catch-ups at a time
 CATCH_UP_S_MAX: Final = 10.0
-CATCH_UPS_MAX: Final = 4
+CATCH_UPS_MAX: Final = 2
 FETCH_S_MAX: Final = 8.0
 FETCH_PAUSE_S: Final = 0.2
 FILLED_CHECK_S: Final = 0.05

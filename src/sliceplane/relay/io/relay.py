@@ -10,9 +10,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,10 +25,10 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
 from sliceplane.api.users import User
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import serving_context
-from sliceplane.kit.metrics import Labels
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.earlier import WatchScope
 from sliceplane.relay.io.children import Children, OpenChildren
@@ -37,8 +37,9 @@ from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.io.reports import NEEDED, ReportLeases
 from sliceplane.relay.io.upstream import ParentClient, Passages
+from sliceplane.relay.metrics import declare_metrics
 from sliceplane.relay.mirror import ResourceMirror
-from sliceplane.relay.parts import name_of, part_of, parts_of
+from sliceplane.relay.parts import part_of, parts_of
 from sliceplane.relay.siblings import Siblings
 from sliceplane.server.io.audit.log import AuditConfig, AuditLog
 from sliceplane.server.io.connections.listener import Listener, bind
@@ -65,7 +66,6 @@ from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.tls import stamp
 
 T = TypeVar("T")
-Kind = Literal["counter", "gauge"]
 
 #: between two checks of the files of certificates, and of history whose time is over
 TICK_S: Final = 5.0
@@ -333,7 +333,8 @@ class Relay:
         )
         for metrics in (app.in_flight, offload, children, passage, self.health):
             self.metrics.include(metrics.metrics.families)
-        self._declare_metrics()
+        self.metrics.include(log_output.metrics.families)
+        declare_metrics(self.metrics, self.parents, lambda: self.siblings.moves)
         self.health.add_readiness(
             "shutdown", lambda: "the process is stopping" if self._stopping else ""
         )
@@ -395,63 +396,6 @@ class Relay:
         self._spawn(parent.run(), name)
         self.health.add_readiness(f"parent-{name}", lambda: parent.trouble)
         return Served(parent, registry, resources, watches)
-
-    def _declare_metrics(self) -> None:
-        def declare(kind: Kind, name: str, text: str, value: Callable[[Parent], float]) -> None:
-            def rows() -> Iterator[tuple[Labels, float]]:
-                for part, parent in self.parents.items():
-                    yield (name_of(part),), value(parent)
-
-            self.metrics.computed(kind, name, text, rows, "resource")
-
-        declare(
-            "gauge",
-            "sliceplane_relay_silence_seconds",
-            "How long ago memory was last known to have all that the parent has.",
-            lambda parent: parent.silence_s,
-        )
-        declare(
-            "gauge",
-            "sliceplane_relay_watches",
-            "Open watches of children.",
-            lambda parent: len(parent.mirror.hub),
-        )
-        declare(
-            "counter",
-            "sliceplane_relay_slow_watches_total",
-            "Watches of children ended since they were too slow.",
-            lambda parent: parent.mirror.hub.overflowed.value,
-        )
-        declare(
-            "counter",
-            "sliceplane_relay_bridged_lists_total",
-            "Lists after a lost watch whose difference reached open watches as events.",
-            lambda parent: parent.mirror.bridged,
-        )
-        declare(
-            "counter",
-            "sliceplane_relay_resets_total",
-            "Times that all watches of children ended with 410.",
-            lambda parent: parent.mirror.resets,
-        )
-        self.metrics.computed(
-            "counter",
-            "sliceplane_relay_catch_ups_total",
-            "Fetches of events from before the history.",
-            lambda: [
-                ((name_of(part), result), count)
-                for part, parent in self.parents.items()
-                for result, count in parent.mirror.earlier.results
-            ],
-            "resource",
-            "result",
-        )
-        self.metrics.computed(
-            "counter",
-            "sliceplane_relay_moves_total",
-            "Times that another parent was followed.",
-            lambda: self.siblings.moves,
-        )
 
     def _end_watches(self) -> None:
         for parent in self.parents.values():

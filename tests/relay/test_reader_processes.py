@@ -97,6 +97,7 @@ class Watch(threading.Thread):
     server: Server
     #: of one watch after the other: the version from which it began, and its events
     runs: list[tuple[int, list[tuple[int, str]]]] = field(default_factory=list)
+    lists: int = 0
     is_over: bool = False
 
     def __post_init__(self) -> None:
@@ -118,6 +119,7 @@ class Watch(threading.Thread):
                 since = self._follow(since or self._list())
 
     def _list(self) -> int:
+        self.lists += 1
         return int(self.server.get(PATH).json["metadata"]["resourceVersion"])
 
     def _follow(self, since: int) -> int:
@@ -176,6 +178,7 @@ def test_watchers_of_a_killed_reader_resume_and_others_notice_nothing(plane: Pla
     # Each client is at one of two processes by a hash: hardly ever all at one.
     assert runs[0] == 1, runs
     assert runs[-1] > 1, runs
+    assert all(watch.lists == 1 for watch in watches), "the new process brings what they missed"
     until(lambda: "readers ok" in plane.server.get("/readyz?verbose").body.decode())
     restarts = "sliceplane_reader_restarts_total"
     assert f'{restarts}{{process="server"}} 1.0' in plane.server.get("/metrics").body.decode()

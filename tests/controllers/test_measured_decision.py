@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +16,18 @@ from sliceplane.controllers.measured.decision import (
     decide,
     estimate,
     moves_between,
+    overloaded_zone,
     predict,
     round_shares,
 )
 from sliceplane.controllers.measured.meter import WINDOW_S
-from sliceplane.slices.heuristics.measured import PARTS, read_shares
-from sliceplane.slices.heuristics.types import ZoneView
+from sliceplane.slices.heuristics.measured import (
+    ANNOTATION_SHARES,
+    PARTS,
+    MeasuredZones,
+    read_shares,
+)
+from sliceplane.slices.heuristics.types import ServiceView, ZoneView
 
 # -- from rates to shares
 
@@ -100,9 +108,28 @@ def test_hints_change_if_that_keeps_traffic_in_its_zone() -> None:
 def test_a_zone_that_comes_or_goes_is_a_reason() -> None:
     text = decide(inputs(), "", estimate(EVEN, views("abc")))
     assert set(read_shares(text)) == set("abc")
-    fewer = decide(inputs()._replace(zones=views("ab")), text, estimate(EVEN, views("ab")))
+    two = HintInputs(PLAIN, TWELVE, views("ab"))
+    fewer = decide(two, text, estimate(EVEN, views("ab")))
     assert set(read_shares(fewer)) == set("ab")
 
 
 def test_without_endpoints_nothing_is_decided() -> None:
     assert decide(HintInputs(PLAIN, {}, views("abc")), "", estimate(EVEN, views("abc"))) == ""
+
+
+def test_a_decision_finds_the_hints_of_an_annotation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    allocate = MeasuredZones.allocate
+
+    def counted(self: MeasuredZones, service: ServiceView, *rest: Any) -> Any:
+        asked.append(service.annotations[ANNOTATION_SHARES])
+        return allocate(self, service, *rest)
+
+    monkeypatch.setattr(MeasuredZones, "allocate", counted)
+    world, skewed = inputs(), estimate(SKEWED, views("abc"))
+    current = "a=22/64,b=21/64,c=21/64"
+    overloaded_zone(world, current, skewed)
+    text = decide(world, current, skewed)
+    before, after = (predict(world, each, skewed.shares) for each in (current, text))
+    assert moves_between(before.placement, after.placement)
+    assert sorted(asked) == sorted({current, text})

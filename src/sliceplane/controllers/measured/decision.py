@@ -19,6 +19,7 @@ would change with every fluctuation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -53,12 +54,17 @@ class Estimate(NamedTuple):
     connections: float
 
 
-class HintInputs(NamedTuple):
-    """The inputs of hints: Service, ready endpoints by zone, zones with ready Nodes."""
+@dataclass(frozen=True, slots=True)
+class HintInputs:
+    """The inputs of hints: Service, ready endpoints by zone, zones with ready Nodes; and the hints
+    that they gave, by annotation. A decision compares the same ones again and again, and with many
+    zones they take long to find.
+    """
 
     service: ServiceView
     endpoints: Mapping[str, int]
     zones: tuple[ZoneView, ...]
+    placements: dict[str, Placement] = field(default_factory=dict, init=False, compare=False)
 
 
 class PredictedHints(NamedTuple):
@@ -102,11 +108,19 @@ def placement_of(
     inputs: HintInputs, text: str, heuristic: ZonalHeuristic = _HEURISTIC
 ) -> Placement:
     """Returns the hints for the annotation *text*. Raises ``HeuristicError``."""
-    service, endpoints, zones = inputs
+    if heuristic is not _HEURISTIC:
+        return _find_placement(inputs, text, heuristic)
+    if text not in inputs.placements:
+        inputs.placements[text] = _find_placement(inputs, text, heuristic)
+    return inputs.placements[text]
+
+
+def _find_placement(inputs: HintInputs, text: str, heuristic: ZonalHeuristic) -> Placement:
+    service = inputs.service
     annotations = {**service.annotations, ANNOTATION_SHARES: text}
     view = ServiceView(namespace=service.namespace, name=service.name, annotations=annotations)
     placement: Placement = {}
-    for zone, portions in heuristic.allocate(view, endpoints, zones).items():
+    for zone, portions in heuristic.allocate(view, inputs.endpoints, inputs.zones).items():
         by_names = placement.setdefault(zone, {})
         for portion in portions:
             by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
@@ -152,7 +166,7 @@ def overloaded_zone(inputs: HintInputs, current: str, measured: Estimate) -> str
     """Returns the zone because of which the hints for *current* are worse than ``PreferSameZone``, and
     than the bound; "" if they are not. Raises ``HeuristicError``.
     """
-    service, endpoints, _ = inputs
+    service, endpoints = inputs.service, inputs.endpoints
     hints = predict(inputs, current, _lowest(measured))
     total = sum(endpoints.values())
     same_zone: Placement = {zone: {(zone,): count} for zone, count in endpoints.items()}

@@ -16,13 +16,12 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.requests import Selection
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs.output import configure
@@ -45,7 +44,6 @@ from sliceplane.relay.io.readers import (
 )
 from sliceplane.relay.io.relay import Relay, RelayConfig
 from sliceplane.relay.io.upstream import ParentClient
-from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.server.io.connections.local import PEER_HEADER, Peer
 from sliceplane.server.io.requests.limits import Limits, OverCapacity
 from sliceplane.server.io.requests.request import Request
@@ -110,6 +108,8 @@ class LocalPassage(Passage):
 class ReaderRelay(Relay):
     """A relay of the server that started this process."""
 
+    parent_type = OwnServer
+
     def __init__(self, config: ReaderConfig) -> None:
         plane = config.plane
         headers = ((PEER_HEADER.decode(), OWN_PEER.header().decode()),)
@@ -146,15 +146,6 @@ class ReaderRelay(Relay):
 
     def _open_port(self) -> socket.socket:
         return socket.socket(fileno=self._descriptor)
-
-    def _make_parent(
-        self,
-        client: ParentClient,
-        part: Selection,
-        mirror: ResourceMirror,
-        steady: Callable[[], float],
-    ) -> Parent:
-        return OwnServer(client, part, mirror, clock=steady, rng=self._rng.fork())
 
     def _make_passage(self, children: Children) -> Passage:
         limits = self.config.limits

@@ -10,9 +10,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import ClassVar, Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -30,30 +30,27 @@ from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.rng import Rng
-from sliceplane.relay.earlier import WatchScope
 from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.io.reports import NEEDED, ReportLeases
+from sliceplane.relay.io.served import FrontDurability, PartStreams, Served, ServedParts
 from sliceplane.relay.io.upstream import ParentClient, Passages
 from sliceplane.relay.metrics import declare_metrics
 from sliceplane.relay.mirror import ResourceMirror
-from sliceplane.relay.parts import part_of, parts_of
+from sliceplane.relay.parts import parts_of
 from sliceplane.relay.siblings import Siblings
 from sliceplane.server.io.audit.log import AuditConfig, AuditLog
 from sliceplane.server.io.connections.listener import Listener, bind
-from sliceplane.server.io.metrics import LoopSteps, ServerMetrics, WatchTraffic
+from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks
 from sliceplane.server.io.offload.service import OffloadService
 from sliceplane.server.io.requests.app import ApiServer, Services
 from sliceplane.server.io.requests.limits import Limits
-from sliceplane.server.io.requests.params import watch_options
 from sliceplane.server.io.requests.reports import ReportService
-from sliceplane.server.io.requests.request import Request, Route, Send
 from sliceplane.server.io.requests.resources import ResourceHandlers
-from sliceplane.server.io.requests.response import Response
 from sliceplane.server.io.requests.timers import HubTicker
 from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication.impersonation import Impersonation
@@ -64,8 +61,6 @@ from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.tls import stamp
-
-T = TypeVar("T")
 
 #: between two checks of the files of certificates, and of history whose time is over
 TICK_S: Final = 5.0
@@ -123,70 +118,6 @@ class FileTls:
         is_distrusting = changed[2] != self._stamps[2]
         self._stamps = changed
         return is_distrusting
-
-
-class FrontDurability:
-    """Storage for handlers of requests: the front has waited for versions before."""
-
-    staleness_s = 0.0
-
-    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        raise AssertionError("writes are passed on")
-
-    async def current(self) -> None:
-        return
-
-
-class Served(NamedTuple):
-    """One part of a resource as it is served."""
-
-    parent: Parent
-    registry: Registry
-    resources: ResourceHandlers
-    watches: WatchHandler
-
-
-class ServedParts:
-    """Answers each request with the handlers of the part of its resource that the front chose."""
-
-    def __init__(self, served: Mapping[Selection, Served], reports: ReportLeases | None) -> None:
-        self._served = served
-        self._reports = reports
-
-    def of(self, request: Request, route: Route) -> Served:
-        selector = request.query.first("labelSelector")
-        served = part_of(self._served, route.target.resource, selector)
-        assert served is not None, "the front passes on what no part has"
-        return served
-
-    async def respond(self, request: Request, route: Route) -> Response:
-        if self._reports is not None and route.target.resource is Leases:
-            return await self._reports.respond(request, route)
-        return await self.of(request, route).resources.respond(request, route)
-
-
-class PartStreams:
-    """Opens each watch at the hub of its part."""
-
-    def __init__(self, parts: ServedParts) -> None:
-        self._parts = parts
-
-    async def respond(
-        self,
-        request: Request,
-        route: Route,
-        send: Send,
-        on_head: Callable[[], str],
-        traffic: WatchTraffic,
-    ) -> None:
-        served = self._parts.of(request, route)
-        target = replace(route.target, name="")
-        options = watch_options(request.query, name=route.target.name)
-        plan = served.registry.watch_plan(served.resources.context(request), target, options)
-        if plan.since is not None:
-            scope = WatchScope(plan.namespace, plan.name, plan.selector)
-            await served.parent.catch_up(scope, plan.since)
-        await served.watches.respond(request, route, send, on_head, traffic)
 
 
 class Relay:
@@ -271,17 +202,10 @@ class Relay:
 
     # Different in a process of a server (``reader``)
 
+    parent_type: ClassVar[type[Parent]] = Parent
+
     def _open_port(self) -> socket.socket:
         return bind(self.config.bind_address, self.config.port)
-
-    def _make_parent(
-        self,
-        client: ParentClient,
-        part: Selection,
-        mirror: ResourceMirror,
-        steady: Callable[[], float],
-    ) -> Parent:
-        return Parent(client, part, mirror, clock=steady, rng=self._rng.fork())
 
     def _make_passage(self, children: Children) -> Passage | Passages:
         passages = [Passage(connection, self.name) for connection in self._connections]
@@ -383,7 +307,7 @@ class Relay:
         mirror = ResourceMirror(
             part.resource, keep_s=config.history_keep_s, bytes_max=config.history_bytes_max
         )
-        parent = self._make_parent(client, part, mirror, steady)
+        parent = self.parent_type(client, part, mirror, clock=steady, rng=self._rng.fork())
         registry = Registry(
             mirror.store, rng=self._rng.fork(), config=RegistryConfig(gates=config.gates)
         )

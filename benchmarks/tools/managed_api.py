@@ -142,8 +142,12 @@ class ManagedApi:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
         await self._ended.wait()
+        # A connection that is being accepted is a task of the loop until its handler is one; its
+        # socket is lost if the server is closed before.
+        own = {asyncio.current_task()}
+        while asyncio.all_tasks() - self._tasks - own:
+            await asyncio.sleep(0)
         server.close()
-        # A connection that was just accepted has a task, but not one of ours yet.
         while len(asyncio.all_tasks()) > 1:
             while self._tasks:
                 self._tasks.pop().cancel()

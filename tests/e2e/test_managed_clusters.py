@@ -4,10 +4,14 @@ nothing that was not read is called well, and the API server gets few requests, 
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -75,6 +79,10 @@ class Cluster:
     def __init__(self, plane: PlaneProcess, folder: Path) -> None:
         self._plane = plane
         self._folder = folder
+
+    @property
+    def kubeconfig(self) -> str | Path:
+        return self._plane.kubeconfig
 
     def run(self, name: str, shape: Shape, *flags: str) -> tuple[int, str, list[Request]]:
         """The exit code, the output, and the requests."""
@@ -213,3 +221,22 @@ def test_a_webhook_that_times_out_ends_a_drain_with_the_command_that_undoes_it(
     # Whether a write that timed out has happened is not known.
     assert f"sliceplane drain pod {pod} -n team-001" in text
     assert "--undo" in text
+
+
+def test_no_connection_is_left_open_by_the_end_of_the_layer(managed_cluster: Cluster) -> None:
+    """Clients connect while it ends. What asyncio loses is told as a warning of the collection."""
+
+    def knock(port: int) -> None:
+        with suppress(OSError):
+            for _ in range(15):
+                with socket.create_connection(("127.0.0.1", port)) as client:
+                    client.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+
+    for _ in range(20):
+        with ManagedApi(managed_cluster.kubeconfig, release(36)) as api:
+            clients = [threading.Thread(target=knock, args=(api.port,)) for _ in range(3)]
+            for client in clients:
+                client.start()
+        for client in clients:
+            client.join()
+    gc.collect()

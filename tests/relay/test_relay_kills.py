@@ -155,8 +155,9 @@ async def test_informers_list_once_and_miss_nothing(
         assert before >= 2, "each relay has listed"
         members[victim].kill()
         await asyncio.sleep(1.0)
-        assert changes.last > max(one.numbers[-1] for one in followers)
         if restarts:
+            # Behind a sibling nobody needs to be late: it may have taken over within the second.
+            assert changes.last > max(one.numbers[-1] for one in followers)
             await asyncio.to_thread(members[victim].start)
         reached = changes.last
         await eventually(

@@ -22,6 +22,7 @@ from benchmarks.tools.process import PlaneProcess, Process
 from tests.attack.harness import Attack, Figure
 from tests.attack.health_ports import _NODE, node
 from tests.ports import free_port
+from tests.process_table import children_of, words_of
 
 from sliceplane.consume.progress import ANNOTATION_REVISION
 from sliceplane.watch.io.kubeconfig import from_file
@@ -98,17 +99,6 @@ def _is_running(pid: int | str) -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _words(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # it has ended
-        return []
-
-
 def _is_private(path: Path) -> bool:
     return not path.stat().st_mode & 0o077
 
@@ -135,12 +125,12 @@ async def killed_plane(folder: Path) -> Sequence[Figure]:
     again = 99.0
     try:
         with PlaneProcess(folder, *flags) as plane:
-            left = _children(plane.process.pid)
+            left = children_of(plane.process.pid)
             assert len(left) == 2
             plane.process.kill()
             plane.process.wait()
             gone = await _seconds_until(lambda: sum(map(_is_running, left)) < 2, LEFT_AFTER_S)
-        remaining = [_words(pid)[3] for pid in left if _is_running(pid)]
+        remaining = [words_of(pid)[3] for pid in left if _is_running(pid)]
         replaced = 99
         began = time.monotonic()
         try:
@@ -168,8 +158,8 @@ async def killed_plane(folder: Path) -> Sequence[Figure]:
 async def stopped_plane(folder: Path) -> Sequence[Figure]:
     """A service manager sends SIGTERM to every process of a unit; one of them is slow to end."""
     with PlaneProcess(folder, "--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0") as plane:
-        children = _children(plane.process.pid)
-        (slow,) = (pid for pid in children if _words(pid)[3] == "xds")
+        children = children_of(plane.process.pid)
+        (slow,) = (pid for pid in children if words_of(pid)[3] == "xds")
         os.kill(slow, signal.SIGSTOP)
         for pid in (*children, plane.process.pid):
             os.kill(pid, signal.SIGTERM)
@@ -187,9 +177,9 @@ async def child_credentials(folder: Path) -> Sequence[Figure]:
     done: list[str] = []
     needed = modes = 0
     with PlaneProcess(folder, "--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0") as plane:
-        children = _children(plane.process.pid)
+        children = children_of(plane.process.pid)
         for pid in children:
-            words = _words(pid)
+            words = words_of(pid)
             path = Path(words[words.index("--kubeconfig") + 1])
             modes += not _is_private(path)
             connection = from_file(path)
@@ -227,7 +217,7 @@ async def killed_agent(folder: Path) -> Sequence[Figure]:
     environment["HOME"] = str(folder)
 
     def copies() -> list[int]:
-        return [pid for pid in _all() if _words(pid)[1:4] == ["-m", "http.server", str(port)]]
+        return [pid for pid in _all() if words_of(pid)[1:4] == ["-m", "http.server", str(port)]]
 
     with PlaneProcess(folder) as plane:
         command = (

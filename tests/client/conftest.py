@@ -23,16 +23,21 @@ class Writer:
     def __init__(self, client: HttpClient, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
+        #: the UID of the Service, which owns the slices; "": none
+        self.owner = ""
 
     async def put(
         self, name: str, *endpoints: dict[str, Any], ports: list[dict[str, Any]] | None = None
     ) -> None:
-        body = {
+        body: dict[str, Any] = {
             "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
             "addressType": "IPv4",
             "endpoints": list(endpoints),
             "ports": ports if ports is not None else [{"name": "http", "port": 8080}],
         }
+        if self.owner:
+            owner = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": self.owner}
+            body["metadata"]["ownerReferences"] = [owner]
         try:
             await self._client.update(EndpointSlices, self.namespace, name, codec.encode(body))
         except StatusError as error:

@@ -12,15 +12,27 @@ from tests.client.conftest import Writer, endpoint
 from tests.server.serving import Server
 from tests.waiting import eventually, until
 
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Lease
 from sliceplane.client import (
     Endpoint,
     EndpointView,
     HttpClient,
+    Leases,
     NoEndpoint,
     NotReady,
+    StatusError,
     SyncEndpointView,
     ViewChange,
 )
+from sliceplane.consume.progress import Progress
+
+#: reports without a pause of seconds
+PROMPT = {
+    **(Progress.__init__.__kwdefaults__ or {}),
+    "changed_period_s": 0.1,
+    "idle_period_s": 0.3,
+}
 
 
 def names(endpoints: tuple[Endpoint, ...]) -> list[str]:
@@ -47,6 +59,40 @@ async def shows(view: EndpointView, *pods: str) -> None:
         async for _ in view:
             if names(view.endpoints) == list(pods):
                 return
+
+
+async def test_a_view_in_a_zone_that_tells_reports_its_requests(
+    client: HttpClient, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Progress.__init__, "__kwdefaults__", PROMPT)
+    writer.owner = "3f9a12c0-5d5d-4b0a-9b5c-0d8f6a2f4a11"
+    await writer.put("a", endpoint(1, zone="east"), endpoint(2, zone="west"))
+
+    async def reported(name: str) -> str | None:
+        try:
+            body = await client.get(Leases, writer.namespace, f"sliceplane-view-web-{name}")
+        except StatusError as error:
+            return f"no Lease yet: {error}"
+        return (decode(body, Lease).metadata.annotations or {}).get("sliceplane.dev/demand")
+
+    async with (
+        EndpointView(client, "web", writer.namespace, zone="east", tells="v-1") as view,
+        EndpointView(client, "web", writer.namespace, tells="v-2") as nowhere,
+    ):
+        await view.wait_ready(60)
+        await nowhere.wait_ready(60)
+        picker, other = view.random(), view.least_outstanding()
+        for _ in range(30):
+            picker.pick()
+            with other.lease():
+                pass
+        with pytest.raises(NoEndpoint):
+            picker.pick(exclude=view.endpoints)
+        nowhere.random().pick()
+        await eventually(lambda: reported("v-1"), lambda text: text == "east/3f9a12c0:60")
+        picker.pick()
+        await eventually(lambda: reported("v-1"), lambda text: text == "east/3f9a12c0:61")
+        await eventually(lambda: reported("v-2"), lambda text: text is None)
 
 
 async def test_all_slices_are_one_view(client: HttpClient, writer: Writer) -> None:

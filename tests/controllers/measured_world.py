@@ -148,6 +148,12 @@ class MeasuredWorld:
         )
         self.put(Leases, Lease(metadata=meta))
 
+    def report_requests(self, key: str, text: str) -> None:
+        """Renews the Lease *key*, of an xDS server or a view."""
+        namespace, _, name = key.partition("/")
+        meta = ObjectMeta(name=name, namespace=namespace, annotations={ANNOTATION_DEMAND: text})
+        self.put(Leases, Lease(metadata=meta))
+
     def run(self, seconds: float, demand: Mapping[str, float]) -> None:
         """Connections per second by zone, for *seconds*."""
         nodes = [(zone, f"{zone}-{n}") for zone in self.endpoints for n in range(self.nodes)]

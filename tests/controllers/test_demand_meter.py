@@ -25,7 +25,7 @@ NODES = ("n0", "n1", "n2", "n3")
 
 def meter_of(zones: dict[str, str]) -> DemandMeter:
     meter = DemandMeter()
-    meter.follow("uid00000")
+    meter.follow("uid00000", "shop")
     for node, zone in zones.items():
         meter.on_node(node, zone, is_expected=True)
     return meter
@@ -139,19 +139,34 @@ def test_services_that_do_not_ask_cost_no_memory() -> None:
     meter.on_report("n0", "other000:1,uid00000:1", 1.0)
     meter.on_report("n0", "other000:9,uid00000:9", 2.0)
     assert meter.rates("other000", 2.0) == {}
-    meter.follow("uid00000", -1)
+    meter.forget("uid00000", "shop")
     meter.on_report("n0", "other000:9,uid00000:19", 3.0)
     assert meter.rates("uid00000", 3.0) == {}
     assert meter.coverage(3.0) == 1.0
 
 
 def test_zones_that_a_server_reports_no_longer_cost_no_memory() -> None:
-    meter = meter_of({})
+    meter = meter_of({f"n{number}": f"zone-{number}" for number in range(20)} | {"n": "zone-a"})
     for now in range(0, 4000, 10):
         zone = f"zone-{now // 10}" if now < 200 else "zone-a"
-        meter.on_server_report("s", f"{zone}/uid00000:{now}", float(now))
+        meter.on_requests("s", f"{zone}/uid00000:{now}", float(now))
     assert meter.request_rates("uid00000", 3990.0) == {"zone-a": pytest.approx(1.0)}
-    assert list(meter._servers._sums[""]) == ["zone-a/uid00000"]
+    assert list(meter._requests._sums[""]) == ["zone-a/uid00000"]
+
+
+def test_a_view_reports_for_services_of_its_namespace_and_zones_with_nodes_alone() -> None:
+    meter = meter_of({"n0": "zone-a", "n1": "zone-b"})
+    meter.follow("bank0000", "bank")
+    for now in range(0, 4000, 10):
+        report = f"zone-a/uid00000:{now},zone-a/bank0000:{now},zone-x/uid00000:{now}"
+        meter.on_requests("shop/v", report, float(now), "shop")
+        meter.on_requests("bank/v", f"zone-b/bank0000:{2 * now}", float(now), "bank")
+    assert meter.request_rates("uid00000", 3990.0) == {"zone-a": pytest.approx(1.0)}
+    assert meter.request_rates("bank0000", 3990.0) == {"zone-b": pytest.approx(2.0)}
+    meter.on_node("n1", "", is_expected=False)
+    meter.on_requests("bank/v", "zone-b/bank0000:9999", 4000.0, "bank")
+    assert meter.request_rates("bank0000", 4600.0) is None
+    assert not any("zone-x" in key for key in meter._requests._sums[""])
 
 
 def test_the_steps_of_many_nodes_with_few_connections_show_in_their_sum() -> None:

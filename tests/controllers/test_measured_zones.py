@@ -76,6 +76,27 @@ def test_steady_demand_writes_nothing(demand: dict[str, float]) -> None:
     assert (len(world.writes), len(world.status_writes)) == (writes, status_writes)
 
 
+def test_views_report_requests_and_nobody_for_services_of_others() -> None:
+    world = MeasuredWorld(TWELVE, {ANNOTATION_DEMAND: "requests"})
+    uid, honest = UID[:8], {"sliceplane-view-web-1": ("a", 80), "sliceplane-view-web-2": ("b", 15)}
+    for second in range(0, 1200, 10):
+        for name, (zone, rate) in honest.items():
+            world.report_requests(f"shop/{name}", f"{zone}/{uid}:{rate * second}")
+        world.report_requests("kube-node-lease/sliceplane-xds-1", f"c/{uid}:{5 * second}")
+        for key in (
+            "bank/sliceplane-view-web-1",
+            "bank/sliceplane-xds-1",
+            "shop/sliceplane-xds-1",
+            "shop/sliceplane-proxy-c-0",
+            "kube-node-lease/sliceplane-view-web-1",
+        ):
+            world.report_requests(key, f"c/{uid}:{10**6 * second}")
+        world.run(10, {})
+    assert world.condition == ("True", "Measured")
+    assert world.shares == "a=50/64,b=10/64,c=4/64"
+    assert world.cost(SKEWED).load <= 1.25
+
+
 def test_a_tenant_who_opens_a_million_connections_is_bounded() -> None:
     world = MeasuredWorld(TWELVE)
     world.run(600, EVEN)

@@ -20,6 +20,7 @@ import dns.message
 import pytest
 from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, running_plane, spawn, stop
 from tests.ports import free_port
+from tests.process_table import children_of, words_of
 from tests.waiting import until
 
 from sliceplane.kit.io.identity import ProcessIdentity, identity
@@ -28,17 +29,12 @@ CHILDREN = ("--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0")
 
 
 def children(plane: Plane) -> list[ProcessIdentity]:
-    listed = (
-        Path(f"/proc/{plane.process.pid}/task/{plane.process.pid}/children").read_text().split()
-    )
-    known = [identity(int(pid)) for pid in listed]
+    known = map(identity, children_of(plane.process.pid))
     return [each for each in known if each is not None]
 
 
 def named(known: list[ProcessIdentity], name: str) -> ProcessIdentity:
-    (found,) = (
-        child for child in known if f"\0{name}\0" in Path(f"/proc/{child.pid}/cmdline").read_text()
-    )
+    (found,) = (child for child in known if name in words_of(child.pid)[1:])
     return found
 
 
@@ -173,7 +169,7 @@ def test_a_name_server_that_outlives_its_plane_is_in_the_way_of_other_planes_and
 
 def _listening(child: ProcessIdentity) -> tuple[str, str]:
     """The flags of ``up`` with the port that a child has."""
-    words = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")
+    words = words_of(child.pid)
     inodes = {
         os.readlink(file) for file in Path(f"/proc/{child.pid}/fd").iterdir() if file.exists()
     }
@@ -298,15 +294,14 @@ def test_workers_of_a_simulation_end_with_it(tmp_path: Path) -> None:
     command = (*command[:-1], "--seeds", "1-1000", "--jobs", "2")
     with (tmp_path / "log").open("w") as log:
         parent = subprocess.Popen(command, env=PYTHON_ENVIRONMENT, stdout=log, stderr=log)
-    listed = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
 
     def workers() -> list[ProcessIdentity]:
         found = [
             pid
-            for pid in listed.read_text().split()
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in children_of(parent.pid)
+            if any("spawn_main" in word for word in words_of(pid))
         ]
-        return [known for pid in found if (known := identity(int(pid))) is not None]
+        return [known for pid in found if (known := identity(pid)) is not None]
 
     known = until(
         workers,

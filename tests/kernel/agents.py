@@ -22,6 +22,7 @@ from tests.e2e.running import ROOT, kubectl_path, spawn, stop
 from tests.kernel.cluster import CLIENT
 from tests.kernel.load import SERVER
 from tests.kernel.netns import Host, Net, run
+from tests.process_table import children_of
 
 SERVICE = {
     "apiVersion": "v1",
@@ -140,10 +141,7 @@ class Machine:
     def server(self) -> int:
         """The process of its server."""
         assert self.process is not None, "no agent was started"
-        children = (
-            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        )
-        (child,) = [int(child) for child in children]
+        (child,) = children_of(self.process.pid)
         return child
 
 

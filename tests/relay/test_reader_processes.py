@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.process_table import children_of, words_of
 from tests.relay.relaying import IN_DEFAULT
 from tests.relay.test_readers import put
 from tests.replicated.conftest import etcd
@@ -38,12 +39,7 @@ PATH = f"{IN_DEFAULT}?labelSelector=colour%3Dred"
 
 def children(pid: int) -> list[int]:
     """The processes of the server *pid*, but for workers of large bodies."""
-    try:
-        pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in pids}
-    return [child for child, command in commands.items() if b"relay.io.reader" in command]
+    return [child for child in children_of(pid) if "sliceplane.relay.io.reader" in words_of(child)]
 
 
 def is_there(pid: int) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.process_table import words_of
 from tests.server.serving import complaints
 from tests.waiting import until
 
@@ -127,13 +128,6 @@ def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signa
         )
 
 
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
 @pytest.mark.parametrize(
     "streams", [">&- 2>&- <&-", ">/dev/full 2>/dev/full", "2>/dev/null | true"]
 )
@@ -158,7 +152,7 @@ def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
         os.kill(pid, signal.SIGTERM)
     until(
         Path(f"/proc/{pid}").exists,
-        lambda exists: not exists or "sliceplane" not in command_of(pid),
+        lambda exists: not exists or "sliceplane" not in words_of(pid),
     )
     shell.wait(60)
     if "|" not in streams:

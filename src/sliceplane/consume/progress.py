@@ -49,9 +49,10 @@ LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
-#: kinds of other consumers: name servers and xDS servers (``consume.io.reporting``)
+#: kinds of other consumers: name servers, xDS servers and views (``consume.io.reporting``)
 DNS: Final = "dns"
 XDS: Final = "xds"
+VIEW: Final = "view"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
 ANNOTATION_PROGRESS: Final = "sliceplane.dev/progress"
 #: on a Lease: connections by Service (``consume.demand``); on a Service: the source of its demand

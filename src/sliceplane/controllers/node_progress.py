@@ -42,8 +42,10 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
+    VIEW,
     XDS,
     ProgressReport,
+    lease_prefix,
     read_report,
 )
 from sliceplane.consume.selections import ALL, SHARED
@@ -51,8 +53,8 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import Selection
 
-#: the Leases of xDS servers
-XDS_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={XDS}")
+#: the Leases of xDS servers, and of views in the namespaces of their Services
+REQUEST_LEASES: Final = Selection(Leases, "", f"{LABEL_COMPONENT} in ({VIEW},{XDS})")
 #: the Leases of node proxies, and of relays that report for them; every controller that reads them shares this watch
 PROXY_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, NODE_LEASES_SELECTOR)
 #: minimum seconds between two rebuilds of the sorted lists of revisions, for thousands of nodes and
@@ -67,6 +69,17 @@ STATES: Final = ("stopped", "cache_differs", "rules_damaged", "behind", "current
 #: the selection of a proxy that reports one version for all
 _EVERY: Final = ""
 _COMMON: Final = (ALL, SHARED, _EVERY)
+
+
+def requests_of(lease: Lease) -> str | None:
+    """Returns the namespace for whose Services the requests in *lease* count, of
+    ``REQUEST_LEASES``: "" for those of all namespaces, ``None`` for none. Who may write a Lease
+    in a namespace reports for that namespace alone.
+    """
+    name, namespace = lease.metadata.name, lease.metadata.namespace
+    if name.startswith(lease_prefix(XDS)):
+        return "" if namespace == LEASE_NAMESPACE else None
+    return namespace if name.startswith(lease_prefix(VIEW)) else None
 
 
 class Lag(NamedTuple):

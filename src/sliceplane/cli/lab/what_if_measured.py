@@ -78,15 +78,16 @@ def _refuse_others(ctx: click.Context) -> None:
 
 
 async def read_reports(client: HttpClient, state: ClusterState, service: Service) -> ReadReports:
-    """Reads the reports of nodes, or of xDS servers, and again after ``COUNTED_S``; once if none
-    counts *service*.
+    """Reads the reports of nodes, or of xDS servers and views, and again after ``COUNTED_S``; once
+    if none counts *service*.
     """
     from sliceplane.api.core import Lease
     from sliceplane.api.errors import StatusError
     from sliceplane.api.findings.wording import grant_command
+    from sliceplane.api.scheme import Leases
     from sliceplane.cli.progress import ProgressLine
     from sliceplane.consume.demand import REQUESTS
-    from sliceplane.controllers.node_progress import PROXY_LEASES, XDS_LEASES
+    from sliceplane.controllers.node_progress import PROXY_LEASES, REQUEST_LEASES, requests_of
     from sliceplane.diagnose.io.lists import list_objects
     from sliceplane.lab.whatif.measured import (
         COUNTED_S,
@@ -96,25 +97,26 @@ async def read_reports(client: HttpClient, state: ClusterState, service: Service
         zone_of_nodes,
     )
 
-    selection = XDS_LEASES if demand_source(service) == REQUESTS else PROXY_LEASES
+    async def read() -> list[Lease]:
+        if demand_source(service) != REQUESTS:
+            return list(await list_objects(client, PROXY_LEASES, Lease))
+        leases = await list_objects(client, REQUEST_LEASES, Lease)
+        counted = ("", service.metadata.namespace)
+        return [lease for lease in leases if requests_of(lease) in counted]
 
     try:
-        first = await list_objects(client, selection, Lease)
+        first = await read()
         if not are_counted(first, service):
             return ReadReports()
         with ProgressLine() as report_progress:
             for second in range(round(COUNTED_S)):
                 report_progress(f"connections are counted for {COUNTED_S:.0f} s, {second} of them")
                 await asyncio.sleep(1.0)
-        return ReadReports(
-            count_demand(
-                first, await list_objects(client, selection, Lease), service, zone_of_nodes(state)
-            )
-        )
+        return ReadReports(count_demand(first, await read(), service, zone_of_nodes(state)))
     except StatusError as error:
         if error.code not in (401, 403):
             raise
-        command = grant_command("list", (selection.resource.key,))
+        command = grant_command("list", (Leases.key,))
         return ReadReports(
             unknown=(f"What nodes report: you may not list their Leases; {command}",)
         )

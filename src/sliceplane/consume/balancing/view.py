@@ -36,6 +36,8 @@ class BalancedService:
         self._merge = EndpointMerge(port, family)
         self._usable = Usable(location, honour_hints=honour_hints)
         self.load = Load()
+        #: endpoints picked so far
+        self.picks = 0
         self.ejections = Ejections()
         self._pickers: list[PickStrategy] = []
         self._readers: list[Pending] = []
@@ -122,7 +124,10 @@ class BalancedService:
         """
         ejected = self.ejections.out(self._usable.pool, now)
         picked = picker.pick(key, ejected | tried if ejected else tried)
-        return picker.pick(key, tried) if picked is None and ejected else picked
+        if picked is None and ejected:
+            picked = picker.pick(key, tried)
+        self.picks += picked is not None
+        return picked
 
     def check(self) -> None:
         """Assert every invariant.  O(endpoints)."""

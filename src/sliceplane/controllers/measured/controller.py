@@ -32,7 +32,7 @@ from sliceplane.consume.demand import (
     UID_LENGTH,
     is_measured,
 )
-from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_PREFIX, XDS, lease_prefix
+from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,
@@ -48,7 +48,7 @@ from sliceplane.controllers.measured.decision import (
 from sliceplane.controllers.measured.endpoints import EndpointCounts
 from sliceplane.controllers.measured.meter import DemandMeter
 from sliceplane.controllers.measured.swings import Swings
-from sliceplane.controllers.node_progress import PROXY_LEASES, XDS_LEASES
+from sliceplane.controllers.node_progress import PROXY_LEASES, REQUEST_LEASES, requests_of
 from sliceplane.controllers.traffic_distribution import (
     DesiredCondition,
     condition_writes,
@@ -94,7 +94,7 @@ _FIXED: Final = f"the shares are those of the annotation {ANNOTATION_DEMAND}"
 #: the message while nothing reports, by source of demand
 _UNREPORTED: Final = {
     CONNECTIONS: "no node counts connections: sliceplane proxy and sliceplane observe do",
-    REQUESTS: "no xDS server reports requests: sliceplane xds does, for its clients",
+    REQUESTS: "no xDS server reports requests, and no EndpointView: see docs/hints.md",
 }
 
 
@@ -146,7 +146,7 @@ class MeasuredZonesController(KeyedController):
                     Selection(EndpointSlices),
                     Selection(Nodes),
                     PROXY_LEASES,
-                    XDS_LEASES,
+                    REQUEST_LEASES,
                 ),
             )
         )
@@ -175,14 +175,17 @@ class MeasuredZonesController(KeyedController):
             case Node() as node:
                 self._on_node(name, None if change.new is None else NodeFacts(node), now)
             case Lease() as lease:
-                text = (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
-                text = None if change.new is None else text
-                if name.startswith(LEASE_PREFIX):
-                    self._meter.on_report(name.removeprefix(LEASE_PREFIX), text, now)
-                elif name.startswith(lease_prefix(XDS)):
-                    self._meter.on_server_report(name, text, now)
+                self._on_lease(lease, gone=change.new is None, now=now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _on_lease(self, lease: Lease, *, gone: bool, now: float) -> None:
+        name, namespace = lease.metadata.name, lease.metadata.namespace
+        text = None if gone else (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
+        if namespace == LEASE_NAMESPACE and name.startswith(LEASE_PREFIX):
+            self._meter.on_report(name.removeprefix(LEASE_PREFIX), text, now)
+        elif (of := requests_of(lease)) is not None:
+            self._meter.on_requests(lease.metadata.key, text, now, of)
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         key = service.metadata.key
@@ -196,7 +199,7 @@ class MeasuredZonesController(KeyedController):
             return
         if followed is None:
             followed = self._followed[key] = _Followed(service, now, now)
-            self._meter.follow(followed.uid)
+            self._meter.follow(followed.uid, service.metadata.namespace)
             self._endpoints.follow(key)
         elif not is_outdated(service, followed.service):
             before, followed.service = followed.annotation, service
@@ -207,7 +210,7 @@ class MeasuredZonesController(KeyedController):
     def _forget(self, key: str) -> None:
         followed = self._followed.pop(key, None)
         if followed is not None:
-            self._meter.follow(followed.uid, -1)
+            self._meter.forget(followed.uid, followed.service.metadata.namespace)
             self._endpoints.forget(key)
 
     def _on_node(self, name: str, facts: NodeFacts | None, now: float) -> None:

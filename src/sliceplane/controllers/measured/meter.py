@@ -1,5 +1,5 @@
 """Rates of new connections by Service and zone, from the totals that nodes report
-(``consume.demand``), and of requests from those of xDS servers.
+(``consume.demand``), and of requests from those of xDS servers and views.
 
 Totals become differences: the first total of a node counts nothing, since its connections may be
 old; a total below the last one is that of a new counter and counts whole. A report gives the node's
@@ -49,7 +49,7 @@ _UNITS: Final = 1_000_000
 
 
 class _Reporter:
-    """A node or a server with reports. ``totals`` and ``rates`` are those of the last report, by the
+    """A node, server or view with reports. ``totals`` and ``rates`` are those of the last report, by the
     keys of ``consume.demand.Demand``; ``load`` is the moving average of all rates together.
     """
 
@@ -106,8 +106,8 @@ class _Average:
 
 
 class _Source:
-    """The reports of nodes, or of xDS servers: sums and averages by zone, then by key. Keys of
-    servers have the zone, so that they are in the zone "".
+    """The reports of nodes, or of requests: sums and averages by zone, then by key. Keys of
+    requests have the zone, so that they are in the zone "".
     """
 
     def __init__(self) -> None:
@@ -195,11 +195,13 @@ class DemandMeter:
     """The rates of all nodes. Owned by one controller. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
-        #: Services to measure: number of Services by the start of the UID
-        self._uids: Counter[str] = Counter()
+        #: Services to measure: their namespaces by the start of the UID
+        self._uids: dict[str, list[str]] = {}
         self._nodes = _Source()
-        self._servers = _Source()
+        self._requests = _Source()
         self._zone_by_node: dict[str, str] = {}
+        #: number of Nodes
+        self._zones: Counter[str] = Counter()
         #: ready Nodes with a zone
         self._expected: set[str] = set()
         #: invalid entries of reports so far
@@ -210,21 +212,26 @@ class DemandMeter:
         self._capped: set[str] = set()
         self._covered = 0
 
-    def follow(self, uid: str, step: int = 1) -> None:
-        """Measures the Service whose UID starts with *uid*; with *step* -1 not any more."""
-        self._uids[uid] += step
+    def follow(self, uid: str, namespace: str) -> None:
+        """Measures the Service in *namespace* whose UID starts with *uid*."""
+        self._uids.setdefault(uid, []).append(namespace)
+
+    def forget(self, uid: str, namespace: str) -> None:
+        """Does not measure that Service any more."""
+        self._uids[uid].remove(namespace)
         if not self._uids[uid]:
             del self._uids[uid]
             self._nodes.forget(uid)
-            self._servers.forget(uid)
+            self._requests.forget(uid)
 
     def on_node(self, name: str, zone: str, *, is_expected: bool) -> None:
         """Handles a Node; *zone* "": it has none, or is gone. *is_expected*: it should report."""
         self._refreshed_at = -inf
         self._expected.discard(name)
-        self._zone_by_node.pop(name, None)
+        self._zones -= Counter(filter(None, [self._zone_by_node.pop(name, "")]))
         if zone:
             self._zone_by_node[name] = zone
+            self._zones[zone] += 1
             if is_expected:
                 self._expected.add(name)
         self._nodes.move(name, zone)
@@ -248,22 +255,28 @@ class DemandMeter:
             self._nodes.on_rates(reporter, counted, span_s)
             self._refresh(now)
 
-    def on_server_report(self, server: str, text: str | None, now: float) -> None:
-        """Handles the annotation of an xDS server's Lease, whose totals name the clients' zones."""
+    def on_requests(self, client: str, text: str | None, now: float, namespace: str = "") -> None:
+        """Handles the annotation of an xDS server's or view's Lease, whose totals name the clients'
+        zones. *namespace*: of the Services that it may report for; "": all.
+        """
         if not text:
-            self._servers.remove(server)
+            self._requests.remove(client)
             return
         counts = self._read(text)
-        reporter = self._servers.reporters.setdefault(server, _Reporter(""))
+        reporter = self._requests.reporters.setdefault(client, _Reporter(""))
         span_s = now - reporter.reported_at
         if span_s > 0:
             totals = {
-                key: total
-                for key, total in counts.items()
-                if "/" in key and _uid(key) in self._uids
+                key: total for key, total in counts.items() if self._is_counted(key, namespace)
             }
-            self._servers.on_rates(reporter, _take_rates(reporter, totals, now), span_s)
+            self._requests.on_rates(reporter, _take_rates(reporter, totals, now), span_s)
             self._refresh(now)
+
+    def _is_counted(self, key: str, namespace: str) -> bool:
+        """Returns True if *key* is of a zone with Nodes, and of a Service of *namespace*."""
+        zone, _, uid = key.rpartition("/")
+        namespaces = self._uids.get(uid, ())
+        return zone in self._zones and (namespace in namespaces if namespace else bool(namespaces))
 
     def _read(self, text: str) -> dict[str, int]:
         demand = read_demand(text)
@@ -291,11 +304,11 @@ class DemandMeter:
         return self._nodes.rates(uid) if self._covered else None
 
     def request_rates(self, uid: str, now: float) -> dict[str, float] | None:
-        """Returns the requests per second from each zone; ``None`` if no xDS server reports any."""
+        """Returns the requests per second from each zone; ``None`` if nobody reports any."""
         self._refresh(now)
-        if not any(each.is_current(now) for each in self._servers.reporters.values()):
+        if not any(each.is_current(now) for each in self._requests.reporters.values()):
             return None
-        return self._servers.rates(uid)
+        return self._requests.rates(uid)
 
     def coverage(self, now: float) -> float | None:
         """Returns the part of the ready Nodes with a zone that report; ``None`` if no node does."""
@@ -312,7 +325,7 @@ class DemandMeter:
             return
         self._refreshed_at = now
         self._nodes.refresh(now)
-        self._servers.refresh(now)
+        self._requests.refresh(now)
         self._covered = 0
         loads_by_zone: dict[str, list[float]] = {}
         for node, reporter in self._nodes.reporters.items():

@@ -65,8 +65,8 @@ _SAME_ZONE: Final = "PreferSameZone"
 
 
 class CountedDemand(msgspec.Struct, frozen=True):
-    """``rates``: connections per second by zone. ``reporters``: nodes, or xDS servers, with a report
-    in both reads.
+    """``rates``: connections per second by zone. ``reporters``: nodes, or xDS servers and views, with
+    a report in both reads.
     """
 
     rates: Mapping[str, float]
@@ -207,12 +207,12 @@ def count_demand(
     below the first one is that of a new counter; one without a first counts nothing.
     """
     uid = service.metadata.uid[:UID_LENGTH]
-    before = {lease.metadata.name: lease for lease in first}
+    before = {lease.metadata.key: lease for lease in first}
     rates: dict[str, float] = {}
     reporters: set[str] = set()
     for lease in last:
         name = lease.metadata.name
-        earlier = before.get(name)
+        earlier = before.get(lease.metadata.key)
         span_s = 0.0 if earlier is None else _renewed_at(lease) - _renewed_at(earlier)
         text = _report_of(lease)
         if earlier is None or span_s <= 0 or not text:

@@ -48,9 +48,9 @@ class EndpointView:
     *family* limits to one address family; ``None`` takes both and gives IPv4 for a Pod that has
     both.
 
-    *tells* is a name of its own for this view, of the Pod that it is in, say: how far it is is then
-    told in the Lease ``sliceplane-view-SERVICE-NAME`` of the Service's namespace, and drain
-    barriers wait for it, too.
+    *tells* is a name of its own for this view, of the Pod that it is in, say. The Lease
+    ``sliceplane-view-SERVICE-NAME`` in the Service's namespace then says how far the view is, for
+    which drain barriers wait, and counts the requests of *zone*, for measured zones.
 
     Raises ``ValueError`` for what no Service can be or have.
     """
@@ -79,10 +79,11 @@ class EndpointView:
         self.namespace = namespace
         self._lock = lock if lock is not None else nullcontext()
         self._rng = new_rng(seed)
+        self._location = Locality(node, zone)
         self._view = BalancedService(
             PortChoice(port, protocol),
             family=family,
-            location=Locality(node, zone),
+            location=self._location,
             honour_hints=honour_hints,
         )
         self._informer: Informer[EndpointSlice] = Informer(
@@ -130,18 +131,14 @@ class EndpointView:
         self._wake()
 
     async def _start_reporting(self) -> None:
-        from sliceplane.consume.io.reporting import Consumer, reporting
-        from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
-        from sliceplane.watch.io.reflect import loop_clock
+        from sliceplane.consume.io.client.view_report import ReportedView
+        from sliceplane.consume.io.reporting import reporting
 
-        clock = loop_clock(time.time())
-        informers = {
-            f"{SERVICE_SELECTION_PREFIX}{self.namespace}/{self.service}": self._informer.running
-        }
-        name = f"{self.service}-{self._consumer_name}"
-        consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
+        key = f"{self.namespace}/{self.service}"
+        zone = self._location.zone
+        consumer = ReportedView(self._consumer_name, key, self._informer, self._view, zone)
         await self._reporting.enter_async_context(
-            reporting(self._client, consumer, self._rng.fork(), clock)
+            reporting(self._client, consumer, self._rng.fork(), consumer.clock)
         )
 
     # State

@@ -89,7 +89,8 @@ def _problem(case: ServiceCase, condition: Condition) -> tuple[str, str, str] | 
     match condition.reason:
         case "NotMeasured":
             if _source(case) == REQUESTS:
-                counted, counter = "no xDS server reports requests to", "run sliceplane xds"
+                counted = "no xDS server or EndpointView reports requests to"
+                counter = "run sliceplane xds, or give views tells= and zone="
             else:
                 counted = "no node counts connections to"
                 counter = f"run {_COUNTERS} on the nodes"

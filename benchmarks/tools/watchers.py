@@ -3,11 +3,11 @@ measured.
 
 Real watchers decrypt on machines of their own; here they would take the server's processors away.
 So every connection makes a full TLS handshake and request, but only one in ``DECRYPTING`` decrypts
-what comes: it counts events by their line ends (a watch event is one line of JSON in one HTTP
-chunk: head, event and tail make three), and the first of them keeps its stream and reads it
-properly at the end of each round. The others follow the TLS records, whose heads tell how much
-plain text is in them, and must get exactly as many bytes as the ones that look. No event loop and
-no HTTP library: one ``epoll``.
+what comes: it counts events by their line ends (a watch event is one line of JSON, which ends with
+a line feed alone; lines of HTTP have a carriage return before it), and the first of them keeps its
+stream and reads it properly at the end of each round. The others follow the TLS records, whose
+heads tell how much plain text is in them, and must get exactly as many bytes as the ones that look.
+No event loop and no HTTP library: one ``epoll``.
 
 Run as ``python -m benchmarks.tools.watchers KUBECONFIG PATH COUNT``. It prints ``open SECONDS``
 when all watches are open. For each line ``NUMBER`` of its standard input it waits until every
@@ -18,6 +18,7 @@ a stream does.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import select
 import socket
@@ -35,7 +36,6 @@ DECRYPTING = 50
 APPLICATION_DATA = 23
 RECORD_HEAD_BYTES = 5
 RECORD_TAIL_BYTES = 17
-LINE_ENDS_PER_EVENT = 3
 
 
 class Watcher:
@@ -47,7 +47,10 @@ class Watcher:
     _cipher_view = memoryview(_cipher)
     _plain_view = memoryview(_plain)
 
-    def __init__(self, server: str, context: ssl.SSLContext, path: str, *, decrypts: bool) -> None:
+    def __init__(
+        self, server: str, context: ssl.SSLContext, path: str, token: str, *, decrypts: bool
+    ) -> None:
+        """*token*: the header ``Authorization``; "": none is sent."""
         url = urlsplit(server)
         assert url.hostname is not None, server
         assert url.port is not None, server
@@ -62,9 +65,10 @@ class Watcher:
             except ssl.SSLWantReadError:
                 self.sock.sendall(outgoing.read())
                 self._incoming.write(self.sock.recv(65536))
+        allowed = f"Authorization: {token}\r\n" if token else ""
         self._tls.write(
             f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\nAccept: "
-            "application/json\r\n\r\n".encode()
+            f"application/json\r\n{allowed}\r\n".encode()
         )
         self.sock.sendall(outgoing.read())
         head = b""
@@ -78,7 +82,7 @@ class Watcher:
         self.decrypts = decrypts or self._incoming.pending > 0
         self._tail = b""
         self._skip = 0
-        self.line_ends = self.size = 0
+        self.events = self.size = 0
         self.kept: bytearray | None = None
         self.sock.setblocking(False)
 
@@ -103,7 +107,7 @@ class Watcher:
             self._follow()
             return
         filled = self._receive()
-        self.line_ends += self._plain.count(b"\n", 0, filled)
+        self.events += self._plain.count(b"\n", 0, filled) - self._plain.count(b"\r\n", 0, filled)
         self.size += filled
         if self.kept is not None:
             self.kept += self._plain_view[:filled]
@@ -132,30 +136,32 @@ class Watcher:
 
 
 def last_version(stream: bytearray, events: int) -> str:
-    """The resourceVersion of the last event of *stream*, which must be *events* chunks of one event
-    each.
+    """The resourceVersion of the last event of *stream*, chunks of HTTP, which must have *events*
+    events.
     """
     text = bytes(stream)
-    last = ""
+    body = b""
     at = 0
-    for number in range(events):
+    while at < len(text):
         begin = text.index(b"\r\n", at) + 2
         end = begin + int(text[at : begin - 2], 16)
-        event = json.loads(text[begin:end])
+        body += text[begin:end]
+        assert text[end : end + 2] == b"\r\n", f"the chunk at {at} has no end"
+        at = end + 2
+    lines = body.splitlines()
+    assert len(lines) == events, f"{len(lines)} events, not {events}"
+    last = ""
+    for number, line in enumerate(lines):
+        event = json.loads(line)
         assert event["type"] in ("ADDED", "MODIFIED"), f"event {number} is {event['type']}"
         last = event["object"]["metadata"]["resourceVersion"]
-        assert text[end : end + 2] == b"\r\n", f"event {number} has no end"
-        at = end + 2
-    assert at == len(text), f"{len(text) - at} bytes after {events} events"
     return last
 
 
-def wait_for(watchers: dict[int, Watcher], poll: select.epoll, line_ends: int) -> None:
-    """Until every watcher that decrypts has *line_ends*, and every other one as many bytes as
-    they.
-    """
+def wait_for(watchers: dict[int, Watcher], poll: select.epoll, events: int) -> None:
+    """Until every watcher that decrypts has *events*, and every other one as many bytes as they."""
     looking = [watcher for watcher in watchers.values() if watcher.decrypts]
-    while any(watcher.line_ends < line_ends for watcher in looking):
+    while any(watcher.events < events for watcher in looking):
         for number, _ in poll.poll():
             watchers[number].read()
     size = looking[0].size
@@ -176,22 +182,23 @@ def main() -> None:
     count = int(sys.argv[3])
     connection = load(kubeconfig)
     assert connection.ssl_context is not None, "watchers use TLS"
+    token = asyncio.run(connection.credentials.authorization())
     poll = select.epoll()
     watchers: dict[int, Watcher] = {}
     started = time.monotonic()
     for index in range(count):
         decrypts = index % DECRYPTING == 0
-        watcher = Watcher(connection.server, connection.ssl_context, path, decrypts=decrypts)
+        watcher = Watcher(connection.server, connection.ssl_context, path, token, decrypts=decrypts)
         watchers[watcher.sock.fileno()] = watcher
         poll.register(watcher.sock, select.EPOLLIN)
     first = next(iter(watchers.values()))
     print(f"open {time.monotonic() - started:.2f}", flush=True)
-    line_ends = 0
+    expected = 0
     for line in sys.stdin:
         first.kept = bytearray()
         events = int(line)
-        line_ends += events * LINE_ENDS_PER_EVENT
-        wait_for(watchers, poll, line_ends)
+        expected += events
+        wait_for(watchers, poll, expected)
         done = time.monotonic()
         size = sum(watcher.size for watcher in watchers.values())
         print(f"got {done:.6f} {size} {last_version(first.kept, events)}", flush=True)

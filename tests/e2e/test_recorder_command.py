@@ -47,17 +47,20 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         kubectl(running, "create", "deployment", "web", "--image=nginx", "--replicas=4")
         kubectl(running, "expose", "deployment", "web", "--port=80")
         kubectl(running, "create", "secret", "generic", "key", f"--from-literal=password={SECRET}")
+
+        def ready() -> int:
+            words = ("get", "endpointslices", "-l=kubernetes.io/service-name=web", "-o=json")
+            endpoints = [
+                each
+                for item in json.loads(kubectl(running, *words))["items"]
+                for each in item.get("endpoints") or ()
+            ]
+            return sum(each["conditions"]["ready"] for each in endpoints)
+
+        until(ready, lambda count: count == 4)
+        # What becomes ready from here on, follows this change.
         kubectl(running, "scale", "deployment", "web", "--replicas=6")
-
-        def ready() -> bool:
-            slices = json.loads(
-                kubectl(
-                    running, "get", "endpointslices", "-l=kubernetes.io/service-name=web", "-o=json"
-                )
-            )
-            return any(len(item.get("endpoints") or ()) == 6 for item in slices["items"])
-
-        until(ready, within_s=60)
+        until(ready, lambda count: count == 6)
         yield running
     finally:
         running.process.terminate()

@@ -2,7 +2,8 @@
 with all of them at the relay.
 
 As ``benchmarks.relay``, but the server is an unmodified kube-apiserver over an etcd of its own, and
-clients show a bearer token, which the relay has reviewed there. Needs Go to build kube-apiserver.
+clients show a bearer token, which the relay has reviewed there. Without Go to build it with, and in
+the smallest size, our own server stands in its place.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.harness import Result, main
 from benchmarks.node_proxy import KUBERNETES
-from benchmarks.relay import FEW_WATCHERS, WARM_UP_ROUNDS, Writes
+from benchmarks.relay import FEW_WATCHERS, SMALL_WATCHERS, WARM_UP_ROUNDS, RelayProcess, Writes
 from benchmarks.tools.fleet import Fleet
 from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
 from benchmarks.tools.peers import build
-from benchmarks.tools.process import Process, scratch
+from benchmarks.tools.process import PlaneProcess, Process, scratch
 from benchmarks.two_servers import START_S_MAX, etcd
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
@@ -37,34 +38,46 @@ TURNS: Final = 3
 ROUNDS: Final = 10
 
 
+class Planes(NamedTuple):
+    """A server and a relay of it, with the kubeconfig of each; they may not answer yet."""
+
+    name: str
+    server: Process
+    direct: Path
+    relay: Process
+    behind: Path
+
+
 @contextmanager
-def kube_apiserver(folder: Path, program: Path) -> Iterator[tuple[Process, Path]]:
-    """The process and its kubeconfig.  It may not answer yet."""
+def ours(folder: Path) -> Iterator[Planes]:
+    with PlaneProcess(folder, command="apiserver") as server, RelayProcess(server, folder) as relay:
+        yield Planes("our server", server, server.kubeconfig, relay, relay.kubeconfig)
+
+
+@contextmanager
+def theirs(folder: Path, program: Path) -> Iterator[Planes]:
     from tests.peers.kubernetes import api_server_flags
     from tests.ports import free_port
 
-    with etcd(folder / "etcd") as url:
-        flags = api_server_flags(folder, url, "127.0.0.1", free_port())
-        with Process(str(program), *flags, log=folder / "kube-apiserver.log") as process:
-            yield process, folder / "admin.kubeconfig"
-
-
-@contextmanager
-def relay_of(parent: Path, folder: Path) -> Iterator[tuple[Process, Path]]:
-    """A relay of the server in the kubeconfig *parent*, and its own kubeconfig."""
-    made, _ = pki.ensure(folder / "pki", pki.server_names(("127.0.0.1",)), time.time())
-    command = (
-        *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "warning"),
-        *("--upstream", str(parent), "--listen", "127.0.0.1:0"),
-        *("--tls-cert-file", str(made.server_file), "--tls-private-key-file", str(made.server_key_file)),
-    )
-    with Process(*command, log=folder / "relay.log") as process:
-        address = process.line().split()[1]
-        server = load(parent).server
-        config = parent.read_text().replace(server, f"https://{address}")
-        kubeconfig = folder / "relay.kubeconfig"
-        kubeconfig.write_text(config.replace(str(folder / "certs/apiserver.crt"), str(made.ca_file)))
-        yield process, kubeconfig
+    with etcd(folder / "etcd") as url, ExitStack() as stack:
+        port = free_port()
+        flags = api_server_flags(folder, url, "127.0.0.1", port)
+        server = stack.enter_context(Process(str(program), *flags, log=folder / "server.log"))
+        direct = folder / "admin.kubeconfig"
+        made, _ = pki.ensure(folder / "pki", pki.server_names(("127.0.0.1",)), time.time())
+        command = (
+            *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "warning"),
+            *("--upstream", str(direct), "--listen", "127.0.0.1:0"),
+            *("--tls-cert-file", str(made.server_file)),
+            *("--tls-private-key-file", str(made.server_key_file)),
+        )
+        relay = stack.enter_context(Process(*command, log=folder / "relay.log"))
+        address = relay.line().split()[1]
+        config = direct.read_text().replace(f"https://127.0.0.1:{port}", f"https://{address}")
+        behind = folder / "relay.kubeconfig"
+        authority = str(folder / "certs" / "apiserver.crt")
+        behind.write_text(config.replace(authority, str(made.ca_file)))
+        yield Planes("kube-apiserver", server, direct, relay, behind)
 
 
 async def make_slice(client: HttpClient) -> int:
@@ -82,23 +95,23 @@ async def make_slice(client: HttpClient) -> int:
     return len(await client.create(EndpointSlices, NAMESPACE, body))
 
 
-async def measure(program: Path, watchers: int, turns: int, count: int) -> list[Result]:
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(scratch()))
-        server, direct = stack.enter_context(kube_apiserver(folder, program))
-        client = await stack.enter_async_context(HttpClient(load(direct)))
+async def measure(planes: Planes, folder: Path, sizes: tuple[int, int, int]) -> list[Result]:
+    """*sizes*: watchers, turns, and events of a turn."""
+    watchers, turns, count = sizes
+    server, relay = planes.server, planes.relay
+    places = {
+        "direct": (planes.direct, watchers),
+        "few": (planes.direct, FEW_WATCHERS),
+        "behind": (planes.behind, watchers),
+    }
+    #: milliseconds of the server's and of the relay's processor for each event
+    spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
+    async with HttpClient(load(planes.direct)) as client:
         size = await make_slice(client)
-        relay, behind = stack.enter_context(relay_of(direct, folder))
         writes = Writes(client)
-        places = {
-            "direct": (direct, watchers),
-            "few": (direct, FEW_WATCHERS),
-            "behind": (behind, watchers),
-        }
-        #: milliseconds of the server's and of the relay's processor for each event
-        spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
         for _ in range(turns):
             for where, (kubeconfig, number) in places.items():
+                # A fleet that is closed costs the other's turn nothing.
                 with ExitStack() as turn:
                     since = (await client.list(EndpointSlices)).resource_version
                     fleet = turn.enter_context(Fleet(kubeconfig, number, since, folder))
@@ -106,45 +119,34 @@ async def measure(program: Path, watchers: int, turns: int, count: int) -> list[
                     before = server.cpu_s(), relay.cpu_s()
                     await writes.seconds_to(fleet, count)
                     after = server.cpu_s(), relay.cpu_s()
-                    cost = [(b - a) / count * 1e3 for a, b in zip(before, after, strict=True)]
-                    spent[where].append((cost[0], cost[1]))
+                    of_server, of_relay = (
+                        (end - begin) / count * 1e3
+                        for begin, end in zip(before, after, strict=True)
+                    )
+                    spent[where].append((of_server, of_relay))
     what = f"{watchers:,} TLS watchers, {size / 1000:.1f} kB"
     server_ms = {
         where: statistics.median(cost for cost, _ in turns_) for where, turns_ in spent.items()
     }
+    of_relay = statistics.median(cost for _, cost in spent["behind"])
+    few = f"{FEW_WATCHERS} watchers at {planes.name}"
+    rows = (
+        (f"{planes.name} CPU an event, watchers at a relay", server_ms["behind"], few, "few"),
+        ("relay CPU an event", of_relay, f"all of them at {planes.name}", "direct"),
+    )
     return [
-        Result(
-            name="kube-apiserver CPU an event, watchers at a relay",
-            size=what,
-            value=server_ms["behind"],
-            unit="ms",
-            peer="all of them at kube-apiserver",
-            peer_value=server_ms["direct"],
-        ),
-        Result(
-            name="  the same, beside few watchers",
-            size=what,
-            value=server_ms["behind"],
-            unit="ms",
-            peer=f"{FEW_WATCHERS} watchers at kube-apiserver",
-            peer_value=server_ms["few"],
-        ),
-        Result(
-            name="relay CPU an event",
-            size=what,
-            value=statistics.median(cost for _, cost in spent["behind"]),
-            unit="ms",
-            peer="kube-apiserver, all of them at it",
-            peer_value=server_ms["direct"],
-        ),
+        Result(name=name, size=what, value=value, unit="ms", peer=peer, peer_value=server_ms[where])
+        for name, value, peer, where in rows
     ]
 
 
 def run(small: bool = False) -> list[Result]:
     program = None if small else build("kube-apiserver", KUBERNETES, "./kube-apiserver")
-    if program is None:
-        return []
-    return asyncio.run(measure(program, WATCHERS, TURNS, ROUNDS))
+    sizes = (SMALL_WATCHERS, 1, 3) if small else (WATCHERS, TURNS, ROUNDS)
+    with scratch() as name, ExitStack() as stack:
+        folder = Path(name)
+        planes = stack.enter_context(ours(folder) if program is None else theirs(folder, program))
+        return asyncio.run(measure(planes, folder, sizes))
 
 
 if __name__ == "__main__":

@@ -58,12 +58,14 @@ def ours(folder: Path) -> Iterator[Planes]:
 def theirs(folder: Path, program: Path) -> Iterator[Planes]:
     from tests.peers.kubernetes import api_server_flags
     from tests.ports import free_port
+    from tests.waiting import until
 
     with etcd(folder / "etcd") as url, ExitStack() as stack:
         port = free_port()
         flags = api_server_flags(folder, url, "127.0.0.1", port)
         server = stack.enter_context(Process(str(program), *flags, log=folder / "server.log"))
-        direct = folder / "admin.kubeconfig"
+        direct, authority = folder / "admin.kubeconfig", folder / "certs" / "apiserver.crt"
+        until(authority.exists, within_s=START_S_MAX)  # it makes its own
         made, _ = pki.ensure(folder / "pki", pki.server_names(("127.0.0.1",)), time.time())
         command = (
             *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "warning"),
@@ -75,8 +77,7 @@ def theirs(folder: Path, program: Path) -> Iterator[Planes]:
         address = relay.line().split()[1]
         config = direct.read_text().replace(f"https://127.0.0.1:{port}", f"https://{address}")
         behind = folder / "relay.kubeconfig"
-        authority = str(folder / "certs" / "apiserver.crt")
-        behind.write_text(config.replace(authority, str(made.ca_file)))
+        behind.write_text(config.replace(str(authority), str(made.ca_file)))
         yield Planes("kube-apiserver", server, direct, relay, behind)
 
 

@@ -83,6 +83,8 @@ class Watcher:
         self._tail = b""
         self._skip = 0
         self.events = self.size = 0
+        #: the last two bytes of plain text: a chunk of HTTP ends with a line end
+        self._end = b""
         self.kept: bytearray | None = None
         self.sock.setblocking(False)
 
@@ -109,6 +111,7 @@ class Watcher:
         filled = self._receive()
         self.events += self._plain.count(b"\n", 0, filled) - self._plain.count(b"\r\n", 0, filled)
         self.size += filled
+        self._end = (self._end + self._plain_view[max(0, filled - 2) : filled])[-2:]
         if self.kept is not None:
             self.kept += self._plain_view[:filled]
 
@@ -128,6 +131,10 @@ class Watcher:
             at += RECORD_HEAD_BYTES + length
         # The rest of a record comes with the next reads; half a head is kept.
         self._tail, self._skip = (bytes(self._cipher[at:end]), 0) if at < end else (b"", at - end)
+
+    def has(self, events: int) -> bool:
+        """Returns True if *events* were read whole."""
+        return self.events >= events and self._end == b"\r\n"
 
     @property
     def behind(self) -> int:
@@ -161,7 +168,7 @@ def last_version(stream: bytearray, events: int) -> str:
 def wait_for(watchers: dict[int, Watcher], poll: select.epoll, events: int) -> None:
     """Until every watcher that decrypts has *events*, and every other one as many bytes as they."""
     looking = [watcher for watcher in watchers.values() if watcher.decrypts]
-    while any(watcher.events < events for watcher in looking):
+    while not all(watcher.has(events) for watcher in looking):
         for number, _ in poll.poll():
             watchers[number].read()
     size = looking[0].size

@@ -14,13 +14,17 @@ Kind = Literal["counter", "gauge"]
 
 
 class Followed(Protocol):
-    """A parent's resource, as metrics read it."""
+    """A parent's resource, as metrics and reports read it."""
 
     mirror: ResourceMirror
 
     @property
     def silence_s(self) -> float:
         """Seconds since the mirror was last known to have all that the parent has."""
+
+    @property
+    def trouble(self) -> str:
+        """Why reads from memory may be too old; "" if they are not."""
 
 
 def declare_metrics(

@@ -17,6 +17,9 @@ So what a reader concludes is the same or later, and never earlier.
 has the digest of that copy at the group's revision, so readers compare the relay's copy, and with
 it all equal ones, with the server. Nodes that could not be compared are groups without a digest.
 
+**Relays.**  The Lease also has what this relay and those below it report of themselves
+(``subtree``).
+
 **When.**  As often as one node: ``CHANGED_PERIOD_S``, or ``IDLE_PERIOD_S`` if nothing changed; and
 every ``BEHIND_PERIOD_S`` if there is a new node, and for a while after a slice requested reports.
 """
@@ -46,6 +49,7 @@ from sliceplane.consume.drain.relayed import (
     nodes_of,
     pack_names,
 )
+from sliceplane.consume.drain.relays import ANNOTATION_RELAYS, RelayReport, relays_of
 from sliceplane.consume.node_caches import NodeCaches
 from sliceplane.consume.progress import (
     ANNOTATION_DEMAND,
@@ -70,6 +74,7 @@ from sliceplane.consume.progress import (
 )
 from sliceplane.kit.times import format_micro_time, time_or_zero
 from sliceplane.relay.records import Mirrored
+from sliceplane.relay.subtree import Subtree, lasting
 from sliceplane.watch.cache import Change, Mark
 
 #: nodes of one relay, and bytes of their names. Annotations have at most 256 KiB, and names of DNS
@@ -115,6 +120,9 @@ class NodeReports:
         """*name*: of the relay, as its Lease has it."""
         self.lease: Final = f"{RELAY_PREFIX}{name}"
         self._name = name
+        self.relays: Final = Subtree(name)
+        #: False: there are no slices to compare reports of nodes with, so these are passed on
+        self.compares = True
         self._entries: dict[str, _Entry] = {}
         self._names_bytes = 0
         self._shapes: set[tuple[frozenset[Scope], str]] = set()
@@ -126,6 +134,7 @@ class NodeReports:
         self._requested_until = 0.0
         self._has_new_node = False
         self._written: tuple[NodeGroup, ...] = ()
+        self._written_relays: list[RelayReport] = []
         self._written_at = self._checked_at = float("-inf")
 
     def __len__(self) -> int:
@@ -159,12 +168,12 @@ class NodeReports:
         Lease that has some is passed on, like one of an older release.
         """
         nodes = nodes_of(lease)
-        if not is_relay_lease(lease) and not _is_plain(lease):
+        if not (self.relays.accepts(lease) if is_relay_lease(lease) else _is_plain(lease)):
             return False
         new = [node for node in map(_node_of, nodes) if node not in self._entries]
         shapes = {_shape(report) for each in nodes if (report := _report_of(each.lease))}
         return (
-            bool(nodes)
+            bool(self.compares if nodes else relays_of(lease))
             and len(self._entries) + len(new) <= NODES_MAX
             and self._names_bytes + sum(map(_name_bytes, new)) <= NAMES_BYTES_MAX
             and len(self._shapes | shapes) <= SHAPES_MAX
@@ -174,11 +183,13 @@ class NodeReports:
         """Notes an accepted Lease of a node, or of a relay."""
         for each in nodes_of(lease):
             self._on_report(each.lease, now - each.age_s, now)
+        self.relays.on_lease(lease, now)
 
     def restore(self, lease: Lease, now: float) -> None:
         """Notes this relay's own Lease, of before its start: proxies may have stopped since."""
         for each in nodes_of(lease):
             self._on_report(each.lease, time_or_zero(each.lease.spec.renew_time), now)
+        self.relays.on_lease(lease, now)
 
     def _on_report(self, lease: Lease, heard: float, now: float) -> None:
         node, report = lease.metadata.name.removeprefix(LEASE_PREFIX), _report_of(lease)
@@ -217,16 +228,22 @@ class NodeReports:
         self._checked_at, self._has_new_node = now, False
         self._forget_old(now)
         groups = self._groups(now)
-        is_same = _content(groups) == _content(self._written)
-        if (is_same and now < self._written_at + IDLE_PERIOD_S) or not (groups or self._written):
+        relays = self.relays.take(now, STOPPED_KEPT_S)
+        is_same = _content(groups) == _content(self._written) and lasting(relays) == lasting(
+            self._written_relays
+        )
+        is_empty = not (groups or self._written or relays)
+        if (is_same and now < self._written_at + IDLE_PERIOD_S) or is_empty:
             return None
-        self._written, self._written_at = groups, now
+        self._written, self._written_relays, self._written_at = groups, relays, now
         relayed = RelayedNodes(len(self._entries), groups)
         revisions = [at.revision for each in groups for at in each.report.endpointslices.values()]
         annotations = {
             ANNOTATION_NODES: encode(relayed).decode(),
             ANNOTATION_REVISION: str(min(revisions, default=0)),
         }
+        if relays:
+            annotations[ANNOTATION_RELAYS] = encode(relays).decode()
         metadata: Document = {
             "name": self.lease,
             "namespace": LEASE_NAMESPACE,
@@ -247,7 +264,7 @@ class NodeReports:
 
     def on_failure(self) -> None:
         """Notes that the last Lease did not arrive."""
-        self._written = ()
+        self._written, self._written_relays = (), []
 
     def _forget_old(self, now: float) -> None:
         for node, entry in list(self._entries.items()):

@@ -104,7 +104,8 @@ def _name(text: str) -> str:
 )
 @option(
     "--aggregate-reports",
-    "Write nodes' progress Leases as one, of this name: unique, the same after a restart.",
+    "Report this relay in one Lease of this name, and nodes' progress Leases in it: unique, the same "
+    "after a restart.",
     "",
     type=ParsedType("name", _name),
 )

@@ -18,6 +18,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, revision_of
 from sliceplane.api.requests import Selection
+from sliceplane.consume.drain.relays import SILENT_S
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.io.upstream import ParentClient
@@ -40,8 +41,6 @@ CATCH_UPS_MAX: Final = 2
 FETCH_S_MAX: Final = 8.0
 FETCH_PAUSE_S: Final = 0.2
 FILLED_CHECK_S: Final = 0.05
-#: two bookmarks: a parent that is silent for longer may be lost
-SILENT_S: Final = 120.0
 
 
 class Parent:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from sliceplane import __version__
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.gates import NEWEST, Gates
 from sliceplane.api.requests import Selection
@@ -24,6 +25,7 @@ from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.api.scheme import Services as ServiceObjects
 from sliceplane.api.users import User
+from sliceplane.consume.drain.relays import RelayReport
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.process import descriptors
@@ -41,6 +43,7 @@ from sliceplane.relay.metrics import declare_metrics
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.parts import parts_of
 from sliceplane.relay.siblings import Siblings
+from sliceplane.relay.subtree import described
 from sliceplane.server.io.audit.log import AuditConfig, AuditLog
 from sliceplane.server.io.connections.listener import Listener, bind
 from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
@@ -274,13 +277,23 @@ class Relay:
         if not self.config.reports_name:
             return None
         rng = self._rng.fork()
-        reports = ReportLeases(self.config.reports_name, client, offload, steady, rng)
-        for resource in NEEDED:
+        name = self.config.reports_name
+        process, zone = self.name.rpartition("-")[2], self.config.zone
+        began = round(steady(), 1)
+
+        def describe() -> RelayReport:
+            server, now = self._connections[self.siblings.current].server, round(steady(), 1)
+            own = RelayReport(name, process, now, now - began, server, __version__, zone=zone)
+            return described(own, self.parents)
+
+        reports = ReportLeases(name, client, offload, steady, rng=rng, describe=describe)
+        # Reports are compared with all slices, so a relay of a zone passes those of nodes on.
+        reports.core.compares = not zone
+        for resource in () if zone else NEEDED:
             parent = self.parents.get(Selection(resource))
             if parent is None:
                 raise StartError(
-                    f"reports are compared with all {resource.plural}: see --resources, and leave "
-                    "--zone out"
+                    f"reports are compared with all {resource.plural}: see --resources"
                 )
             reports.follow(parent)
         self.metrics.include(reports.metrics.families)

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import UNREADABLE, decode, encode
 from sliceplane.api.core import Lease
 from sliceplane.api.errors import StatusError
@@ -21,6 +23,7 @@ from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Services
 from sliceplane.api.users import User
 from sliceplane.consume.drain.relayed import ANNOTATION_NODES, RELAY_PREFIX
+from sliceplane.consume.drain.relays import RelayReport
 from sliceplane.consume.progress import ANNOTATION_PROGRESS, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
@@ -130,10 +133,15 @@ class ReportLeases:
         client: ParentClient,
         offload: OffloadService,
         clock: Callable[[], float],
+        *,
         rng: Rng,
+        describe: Callable[[], RelayReport],
     ) -> None:
-        """*name*: of the relay, unique among all of the cluster.  *clock* does not jump."""
+        """*name*: of the relay, unique among all of the cluster.  *clock* does not jump.
+        *describe* returns what the relay reports of itself.
+        """
         self.core = NodeReports(name)
+        self._describe = describe
         self._client = client
         self._clock = clock
         # Later than versions of before a restart, which clients may have kept.
@@ -245,9 +253,12 @@ class ReportLeases:
 
     async def run(self) -> None:
         """Writes it whenever it is due, until cancelled."""
+        self.core.relays.on_own(self._describe())
         while not await self._restore():
             await asyncio.sleep(RETRY_S)
         while True:
+            own = replace(self._describe(), nodes=len(self.core))
+            self.core.relays.on_own(own)
             document = self.core.take_lease(self._clock())
             if document is not None:
                 await self._write(document)

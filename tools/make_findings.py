@@ -49,7 +49,7 @@ PARTS = {
 #: where a cause is found, unless in API objects of any cluster
 _BY_EVIDENCE = {
     "objects": "",
-    "reports": "; found in reports of our node proxies",
+    "reports": "; found in reports of our node proxies, or relays",
     "kernel": "; found in the kernel of a node: `sliceplane explain --kernel` there",
     "probe": "; found in an active probe: `--probe`",
     "shadow": "; found in the output of `sliceplane controllers --shadow --shadow-output FILE`",

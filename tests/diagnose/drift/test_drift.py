@@ -302,7 +302,7 @@ def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
         "the worst first"
     )
     document = json.loads(json.dumps(drift.as_document()))
-    assert list(document) == ["nodes", "findings", "notLookedAt"]
+    assert list(document) == ["nodes", "relays", "findings", "notLookedAt"]
     assert list(document["nodes"][0]) == [
         *(
             "node",

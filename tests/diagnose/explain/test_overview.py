@@ -135,5 +135,13 @@ def test_the_document_has_the_same_members_whatever_was_found() -> None:
     assert list(well) == list(blind)
     assert well["parts"] == [
         {"name": name, "state": "well"}
-        for name in ("servers", "storage", "controllers", "queues", "nodes", "consumers")
+        for name in (
+            "servers",
+            "storage",
+            "controllers",
+            "queues",
+            "relays",
+            "nodes",
+            "consumers",
+        )
     ]

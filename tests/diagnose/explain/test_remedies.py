@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.diagnose.explain.world import World, add_pod, ago, healthy, owner, write_slice
+from tests.diagnose.explain.faults import relays
+from tests.diagnose.explain.world import NOW, World, add_pod, ago, healthy, owner, write_slice
 
 from sliceplane.api.findings.finding import Finding
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
@@ -133,3 +134,49 @@ def test_others_are_said_to_serve_where_there_are_others() -> None:
     write_slice(world, "cart")
     gate = _finding(world, "R7")
     assert (gate.severity, gate.effect) == ("warning", "3 endpoints fewer; the others serve")
+
+
+# Relays
+
+
+def _relay_codes(*leases: Any) -> list[str]:
+    world = healthy()
+    for lease in leases:
+        lease(world)
+    return [code for code in world.codes() if code.startswith("N")]
+
+
+def test_the_lease_of_a_relay_that_was_removed_is_deleted() -> None:
+    world = healthy()
+    relays.reports(relays.relay("eu", heard=NOW - 240))(world)
+    remedy = _finding(world, "N16").remedy
+    assert remedy.endswith("kubectl -n kube-node-lease delete lease sliceplane-relay-eu")
+    world.drop("Lease", "kube-node-lease", "sliceplane-relay-eu")
+    assert not world.codes()
+
+
+def test_a_relay_that_another_one_reports_for_has_no_lease_to_delete() -> None:
+    world = healthy()
+    child = relays.below("eu-1", "eu", heard=NOW - 240, is_late=True)
+    relays.reports(relays.relay("eu"), child)(world)
+    remedy = _finding(world, "N16").remedy
+    assert "kubectl" not in remedy
+    assert "does not reach eu; if" in remedy
+    assert remedy.endswith("its parent forgets it after a day")
+
+
+def test_another_name_or_another_parent_ends_the_fault_of_a_relay() -> None:
+    named = relays.reports(relays.relay("eu"))
+    assert _relay_codes(relays.reports(relays.relay("eu"), relays.TWIN)) == ["N18"]
+    assert _relay_codes(named, relays.reports({**relays.TWIN, "name": "eu-b"})) == []
+    assert _relay_codes(relays.reports(relays.relay("eu", **relays.BEHIND))) == ["N17"]
+    moved = relays.relay("eu", parent="https://10.0.0.2:6443")
+    assert _relay_codes(relays.reports(moved)) == []
+
+
+def test_a_relay_that_is_not_ready_is_given_its_right_or_stopped() -> None:
+    world = healthy()
+    relays.reports(relays.relay("eu", trouble=relays.NO_RIGHT))(world)
+    assert "give relay eu what it lacks, or stop it" in _finding(world, "N19").remedy
+    assert _relay_codes(named := relays.reports(relays.relay("eu"))) == [], named
+    assert _relay_codes(relays.reports(relays.relay("eu", heard=NOW - 240))) == ["N16"]

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.diagnose.explain.world import READINGS_MAX, World, ago, healthy
+from tests.diagnose.explain.faults import relays
+from tests.diagnose.explain.world import NOW, READINGS_MAX, World, ago, healthy
 
 from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.diagnose.explain.objects import LEASES, NODES
@@ -298,6 +299,7 @@ def test_what_may_not_be_read_is_said_and_is_not_well() -> None:
         "storage",
         "controllers",
         "queues",
+        "relays",
         "nodes",
         "consumers",
     ]
@@ -305,6 +307,52 @@ def test_what_may_not_be_read_is_said_and_is_not_well() -> None:
     assert "? nodes        not looked at" in text
     assert "nodes (no right to list nodes)" in text
     assert "leases.coordination.k8s.io" in text
+
+
+def test_relays_are_a_tree_of_80_columns() -> None:
+    world = cluster()
+    relays.reports(
+        relays.relay("eu", nodes=1920),
+        relays.below("eu-central-1", "eu", zone="eu-central-1a"),
+        relays.below("eu-west-1", "eu", zone="eu-west-1b", heard=NOW - 240, is_late=True),
+        relays.below("eu-west-1-edge", "eu-west-1"),
+    )(world)
+    relays.reports(relays.relay("us"))(world)
+    found = look(world)
+    lines = status_as_text(found, 80).splitlines()
+    first = next(number for number, line in enumerate(lines) if "relays" in line)
+    assert lines[first : first + 8] == [
+        "! relays       3 of 5 relays ready below https://10.0.0.1:6443; not eu-west-1",
+        "               (stopped), eu-west-1-edge (unknown)",
+        "  RELAY               ZONE           STATE    SILENT  WATCHES  NODES  AGE",
+        "  eu                  -              ready    21 s    33       1,920  8 s",
+        "    eu-west-1         eu-west-1b     stopped  21 s    33       0      4 min",
+        "      eu-west-1-edge  -              unknown  21 s    33       0      8 s",
+        "    eu-central-1      eu-central-1a  ready    21 s    33       0      8 s",
+        "  us                  -              ready    21 s    33       0      8 s",
+    ]
+    assert found.state == "attention"
+    rows = part(found, "relays").figures["relays"]
+    assert [(row["name"], row["parent"], row["level"], row["state"]) for row in rows[:3]] == [
+        ("eu", "https://10.0.0.1:6443", 1, "ready"),
+        ("eu-west-1", "eu", 2, "stopped"),
+        ("eu-west-1-edge", "eu-west-1", 3, "unknown"),
+    ]
+    json.dumps(found.as_document())
+
+
+def test_two_processes_of_one_relay_need_attention_and_a_start_does_not() -> None:
+    world = cluster()
+    relays.reports(relays.relay("eu"), relays.TWIN)(world)
+    below = f"below {relays.SERVER}"
+    found = part(look(world), "relays")
+    assert found.state == "attention"
+    assert found.lines == (f"0 of 1 relay ready {below}; not eu (shared)",)
+    world = cluster()
+    relays.reports(relays.relay("eu", trouble="nodes: nothing was listed yet", up_s=3.0))(world)
+    found = part(look(world), "relays")
+    assert found.state == "well"
+    assert found.lines == (f"0 of 1 relay ready {below}; not eu (starting)",)
 
 
 def test_without_services_nobody_can_tell() -> None:
@@ -339,7 +387,7 @@ def test_the_document_has_the_same_members_whatever_was_found() -> None:
     )
     assert list(well) == list(blind)
     assert [entry["name"] for entry in well["parts"]] == [entry["name"] for entry in blind["parts"]]
-    assert well["parts"][4]["figures"]["proxies"] == {
+    assert well["parts"][5]["figures"]["proxies"] == {
         "known": 3,
         "slowestSeconds": 8.0,
         "silent": [],

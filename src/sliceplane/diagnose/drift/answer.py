@@ -11,6 +11,7 @@ import msgspec
 
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import fact, lines_of
+from sliceplane.diagnose.drift.relays import RelayRow
 from sliceplane.kit.columns import table
 
 #: rows of the table; further nodes that are in step are only counted
@@ -58,11 +59,12 @@ class DriftRow(NamedTuple):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """``rows``: the worst first, then by name."""
+    """``rows``: the worst first, then by name. ``relays``: a tree."""
 
     rows: tuple[DriftRow, ...]
     findings: tuple[Finding, ...]
     unchecked: tuple[str, ...]
+    relays: tuple[RelayRow, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -94,6 +96,7 @@ class Drift(msgspec.Struct, frozen=True):
                 }
                 for row in self.rows
             ],
+            "relays": [row.as_document() for row in self.relays],
             "findings": [finding.as_document() for finding in self.findings],
             "notLookedAt": list(self.unchecked),
         }

@@ -27,6 +27,7 @@ from sliceplane.consume.progress import (
     read_report,
 )
 from sliceplane.consume.selections import list_selections_of_service, list_selections_of_slice
+from sliceplane.diagnose.drift.relays import RelayRow
 from sliceplane.kit.times import time_or_zero
 
 
@@ -192,6 +193,8 @@ class DriftFacts(msgspec.Struct, frozen=True):
     past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = msgspec.field(default_factory=dict)
     pages: Mapping[str, ProxyPages] = msgspec.field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    #: those above nodes
+    relays: tuple[RelayRow, ...] = ()
     #: limits the answer to this node, or to this Service
     node: str = ""
     service: str = ""

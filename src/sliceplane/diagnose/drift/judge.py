@@ -21,6 +21,7 @@ from sliceplane.consume.progress import AppliedRevision, Scope
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
+from sliceplane.diagnose.drift.relays import relay_findings
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.watch.digest import digest_of_versions
 
@@ -53,7 +54,7 @@ def past_versions_to_read(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
 
 def judge(facts: DriftFacts) -> Drift:
     rows: list[DriftRow] = []
-    findings: list[Finding] = []
+    findings = list(relay_findings(facts.relays))
     unread: list[str] = list(facts.unread)
     names = {node.metadata.name for node in facts.nodes} if facts.nodes is not None else None
     for consumer in sorted(facts.consumers, key=lambda consumer: consumer.title):
@@ -91,7 +92,9 @@ def judge(facts: DriftFacts) -> Drift:
     if number := len(emulated.intersection(silent)):
         unread.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))
-    return Drift(tuple(rows), tuple(sorted(findings, key=rank)), tuple(dict.fromkeys(unread)))
+    return Drift(
+        tuple(rows), tuple(sorted(findings, key=rank)), tuple(dict.fromkeys(unread)), facts.relays
+    )
 
 
 def _judge_node(

@@ -137,7 +137,11 @@ def overview_text(report: Overview, width: int | None = None) -> str:
 def _lines(report: Overview, width: int | None) -> Iterator[str]:
     server = next(iter(report.status.parts[0].lines), "the API server's state is unknown")
     yield from fact("cluster", server, width)
-    parts = [f"{each.name} {_MARKS[each.state]}" for each in report.status.parts[1:]]
+    parts = [
+        f"{each.name} {_MARKS[each.state]}"
+        for each in report.status.parts[1:]
+        if not each.is_absent
+    ]
     yield from fact("", ", ".join(parts), width)
     nodes = "Nodes unknown" if report.nodes is None else count(report.nodes, "Node")
     yield from fact("checked", f"{count(report.status.services, 'Service')}, {nodes}", width)

@@ -1,8 +1,8 @@
 """``sliceplane status``: one screen about a cluster. Each part is well, needs attention, or is
 unknown, which is never the same as well.
 
-Parts are in the order of their dependencies: servers, storage, controllers, queues, nodes,
-consumers. The worst findings of ``lint`` follow. ``status_parts`` decides, ``text`` prints.
+Parts are in the order of their dependencies: servers, storage, controllers, queues, relays (if any
+report), nodes, consumers. The worst findings of ``lint`` follow. ``status_parts`` decides, ``text`` prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StatusFacts(msgspec.Struct, frozen=True):
 
 class Part(msgspec.Struct, frozen=True):
     """``lines``: for people; ``figures``: the same for programs; ``unread``: a phrase for each
-    failed read.
+    failed read. ``table``: lines below, of at most 78 columns, which are not wrapped.
     """
 
     name: str
@@ -52,6 +52,12 @@ class Part(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     figures: Mapping[str, Any]
     unread: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
+
+    @property
+    def is_absent(self) -> bool:
+        """Returns True if the cluster does without such a part, so that no screen names it."""
+        return self.state == "well" and not self.lines
 
 
 class PlaneStatus(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from sliceplane.api.findings.wording import clipped, count, lasting, part, since
 from sliceplane.consume.drain.relayed import flatten
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.drift.facts import report_of_lease
+from sliceplane.diagnose.drift.relays import WELL, relay_lines, relay_tree
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.checks.slices import LEADERS
 from sliceplane.diagnose.explain.scrape import ScrapedSample, samples, total
@@ -29,6 +30,8 @@ QUEUE_LONG: Final = 1_000
 #: a key that is processed for longer is stuck
 STUCK_S: Final = 60.0
 FINDINGS_MAX: Final = 5
+#: rows of relays; JSON has all
+RELAYS_MAX: Final = 20
 #: a kubelet renews its Lease every 10 s, and its Node counts as lost after 40 s (kubernetes.io,
 #: Nodes, heartbeats)
 LATE_S: Final = 40.0
@@ -58,6 +61,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         _storage(facts, metrics),
         _controllers(facts, metrics),
         _queues(facts, metrics),
+        _relays(facts),
         _nodes(facts),
         _consumers(facts, metrics),
     )
@@ -247,6 +251,26 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
     }
     bad = depths[longest] >= QUEUE_LONG or stuck_s > STUCK_S
     return Part("queues", "attention" if bad else "well", (line,), figures)
+
+
+def _relays(facts: StatusFacts) -> Part:
+    if isinstance(why := facts.leases[NODE_NAMESPACE], str):
+        return _unread_part("relays", why)
+    rows = relay_tree(_leases(facts, NODE_NAMESPACE), facts.now)
+    if not rows:
+        return Part("relays", "well", (), {"relays": []})
+    others = [f"{row.name} ({row.state})" for row in rows if row.state != "ready"]
+    parents = dict.fromkeys(row.parent for row in rows if row.level == 1)
+    line = f"{part(len(rows) - len(others), len(rows), 'relay')} ready below {some(list(parents))}"
+    if others:
+        line += f"; not {some(others)}"
+    return Part(
+        "relays",
+        "well" if all(row.state in WELL for row in rows) else "attention",
+        (line,),
+        {"relays": [row.as_document() for row in rows]},
+        table=relay_lines(rows, RELAYS_MAX),
+    )
 
 
 def _nodes(facts: StatusFacts) -> Part:

@@ -150,12 +150,15 @@ def status_as_text(status: PlaneStatus, width: int | None = None) -> str:
 
 def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
     for part in status.parts:
+        if part.is_absent:
+            continue
         lines = list(part.lines[:LINES_MAX]) or ["not looked at"]
         if len(part.lines) > LINES_MAX:
             lines[-1] = f"and {len(part.lines) - LINES_MAX + 1} more (--output json has all)"
         for number, line in enumerate(lines):
             label = f"{_MARKS[part.state]} {part.name}" if number == 0 else ""
             yield from fact(label, line, width, word_width=_WORD_WIDTH)
+        yield from (f"  {line}" for line in part.table)
     scope = f"in {count(status.services, 'Service')}"
     young = f"{status.too_young:,} too young to judge" if status.too_young else ""
     if status.is_blind:

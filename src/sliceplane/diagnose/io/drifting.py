@@ -48,6 +48,7 @@ from sliceplane.diagnose.drift.facts import (
     report_of_lease,
 )
 from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
+from sliceplane.diagnose.drift.relays import relay_tree
 from sliceplane.diagnose.explain.objects import FullSlice
 from sliceplane.diagnose.io.kernel import read_kernel
 from sliceplane.diagnose.io.lists import list_objects, list_pages, list_whole
@@ -106,25 +107,26 @@ async def read_drift(
     """
     unread: list[str] = []
     kinds = ",".join((*CONSUMER_WORDINGS, RELAY))
-    leases = await list_whole(
+    bodies = await list_whole(
         client,
         Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({kinds})"),
     )
-    reports = [
-        report_of_lease(lease) for lease in flatten(codec.decode(body, Lease) for body in leases)
-    ]
+    leases = [codec.decode(body, Lease) for body in bodies]
+    reports = [report_of_lease(lease) for lease in flatten(leases)]
     nodes = await _nodes(client, unread)
     consumers = tuple(item for item in reports if node in ("", item.node, item.owner))
     # Only reports are compared with objects.
     now_of = {
         plural: await _objects(client, plural, None) if consumers else (0, ()) for plural in _KINDS
     }
+    now = clock()
     facts = DriftFacts(
-        now=clock(),
+        now=now,
         consumers=consumers,
         nodes=nodes,
         now_of=now_of,
         unread=tuple(unread),
+        relays=() if node or service else relay_tree(leases, now),
         node=node,
         service=service,
     )

@@ -1,5 +1,6 @@
-"""Our consumers of slices, by the reports in their Leases (``consume.progress``): node proxies, and
-Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
+"""Our consumers of slices, by the reports in their Leases (``consume.progress``): node proxies, the
+relays through which they read (``consume.drain.relays``), and Python views, which follow the slices
+of a Service themselves (docs/drain.md, "Other consumers").
 
 A fault of a proxy has the same sentence for each Service, so that it is reported once; ``sliceplane
 drift`` names the object in which a cache differs.
@@ -17,6 +18,7 @@ from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.requests import Selection
 from sliceplane.consume.drain.relayed import NODE_LEASES_SELECTOR, flatten
+from sliceplane.consume.drain.relays import relay_name
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     COMPONENT,
@@ -29,6 +31,7 @@ from sliceplane.consume.progress import (
 from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease
+from sliceplane.diagnose.drift.relays import relay_findings, relay_tree
 from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
@@ -77,7 +80,7 @@ def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Sele
 
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
-    """N1 to N5, N7, N15: one finding of each code, about the worst node."""
+    """N1 to N5, N7, N15 to N19: one finding of each code, about the worst node or relay."""
     if case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
@@ -117,7 +120,7 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
     """
     proxies = case.facts.derived(_proxies)
     mine = _called(case.facts, case.name)
-    names = {proxy.node for proxy in mine}
+    names = {name for proxy in mine for name in (proxy.node, relay_name(proxy.relayed.lease))}
     yield from (
         finding
         for finding in case.facts.derived(_findings)
@@ -163,7 +166,7 @@ def _slices(facts: Facts) -> tuple[Listed, ...]:
 
 
 def _findings(facts: Facts) -> tuple[Finding, ...]:
-    """Findings about all proxies, the worst of each code first."""
+    """Findings about all relays and proxies, the worst of each code first."""
     slices = facts.derived(_slices)
     judged = [
         reports.judge_report(proxy, slices, facts.now)
@@ -173,6 +176,7 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
     judged.sort(key=lambda each: (-each.age_s, each.consumer.node))
     alive = [each.consumer for each in judged if not each.is_late]
     return (
+        *relay_findings(relay_tree(facts.of(LEASES, LEASE_NAMESPACE), facts.now)),
         *(finding for each in judged for finding in each.findings),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
         *(

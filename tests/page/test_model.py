@@ -6,15 +6,22 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.diagnose.drift.test_relay_tree import HEALTHY, NOW, lease, served
 from tests.effort import effort
 
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.diagnose.drift.relays import relay_tree
 from sliceplane.diagnose.page.model import BUCKET_S, BUCKETS, ClusterModel, state_of
 from sliceplane.diagnose.page.views import Answered, Views
 from sliceplane.watch.cache import Change
 
 SERVICES = ("web", "api", "")
+RELAY = lease(
+    replace(HEALTHY, **served(0.4, 12), nodes=960),
+    replace(HEALTHY, name="eu-1", below="eu", zone="zone-a", heard=NOW - 300, is_late=True),
+)
 
 
 def piece(name: str, service: str, *states: str) -> EndpointSlice:
@@ -123,10 +130,18 @@ def test_a_view_without_an_answer_says_so_and_one_with_a_problem_names_it() -> N
                     "kernel": "not looked at",
                 },
             ],
+            "relays": [row.as_document() for row in relay_tree([RELAY], NOW)],
             "findings": [],
             "notLookedAt": [],
         },
     )
+    relays = views.nodes(drift).tables["relays"]
+    assert relays.rows == [
+        ("eu", "ready", 1, 0.4, 12, 960, "https://10.0.0.1:6443", "", 8.0),
+        ("eu-1", "stopped", 2, 0.0, 0, 0, "eu", "zone-a", 300.0),
+    ]
+    counted = views.now(None, drift, None, ()).parts["freshness"]["relays"]
+    assert counted == {"ready": 1, "stopped": 1}
     table = views.nodes(drift).tables["nodes"]
     assert table.rows == [
         ("n1", "behind", "", "no Node", 7, 1.0, "2 objects, 9 s", "equal", "not looked at")

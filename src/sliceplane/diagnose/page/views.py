@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +50,18 @@ NODE_COLUMNS: Final = (
     "behind",
     "cache",
     "kernel",
+)
+#: members of the document of a relay
+RELAY_COLUMNS: Final = (
+    "name",
+    "state",
+    "level",
+    "secondsSilent",
+    "watches",
+    "nodes",
+    "parent",
+    "zone",
+    "secondsSinceReport",
 )
 SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "version")
 
@@ -114,6 +127,7 @@ class Views:
                 ][:20],
                 "findings": _rows_of(drift, "findings"),
                 "notLookedAt": _rows_of(drift, "notLookedAt"),
+                "relays": dict(Counter(row["state"] for row in _rows_of(drift, "relays"))),
             },
             "activity": [
                 {
@@ -238,9 +252,13 @@ class Views:
             "findings": _rows_of(drift, "findings"),
             "notLookedAt": _rows_of(drift, "notLookedAt"),
         }
-        return PageView(
-            "nodes", "sliceplane drift", parts, {"nodes": table_of(NODE_COLUMNS, 1, rows)}
-        )
+        tables = {
+            "nodes": table_of(NODE_COLUMNS, 1, rows),
+            "relays": table_of(
+                RELAY_COLUMNS, 1, map(itemgetter(*RELAY_COLUMNS), _rows_of(drift, "relays"))
+            ),
+        }
+        return PageView("nodes", "sliceplane drift", parts, tables)
 
     def drains(self, drains: Answered | None) -> PageView:
         draining = _rows_of(drains, "going")

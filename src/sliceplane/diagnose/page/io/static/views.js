@@ -65,9 +65,12 @@ function Fresh({ freshness, nodes }) {
   const { emulated = 0, 'never told': silent = 0, 'in step': step = 0, ...late } = states;
   const known = Object.entries(late);
   const total = known.reduce((sum, [, number]) => sum + number, step);
-  const others = html`${emulated > 0 && html`<p class="quiet">${count(emulated, 'emulated node')}: no proxy and no kernel, so no rules</p>`}
+  const relays = Object.values(freshness.relays).reduce((sum, number) => sum + number, 0);
+  const fit = freshness.relays.ready || 0;
+  const unfit = Object.keys(freshness.relays).some((name) => !['ready', 'starting'].includes(name));
+  const others = html`${relays > 0 && html`<p><a href=${link(['nodes'])}><${Mark} kind=${unfit ? 'error' : fit === relays ? 'well' : 'note'}>${fit} of ${count(relays, 'relay')} ready<//></a></p>`}${emulated > 0 && html`<p class="quiet">${count(emulated, 'emulated node')}: no proxy and no kernel, so no rules</p>`}
     ${silent > 0 && html`<p class="quiet">${count(silent, 'node')} without a report: another proxy serves them, or none</p>`}`;
-  if (!total) return emulated + silent ? others : html`<p class="quiet">no node proxy of Sliceplane reports here${nodes ? `; ${count(nodes, 'Node')}` : ''}</p>`;
+  if (!total) return emulated + silent + relays ? others : html`<p class="quiet">no node proxy of Sliceplane reports here${nodes ? `; ${count(nodes, 'Node')}` : ''}</p>`;
   const by = (name) => freshness.nodes.filter((row) => row.state === name);
   return html`<p><${Mark} kind=${step === total ? 'well' : 'late'}>${step} of ${count(total, 'node')} in step<//></p>
     <dl class="facts">${known.map(([name, number]) => html`<dt key=${name}><${Mark} kind=${NODE_MARKS[name] || 'unknown'}>${number} ${name}<//></dt>
@@ -232,12 +235,26 @@ const NODES = [
   { name: 'kubelet', title: 'kubelet', size: '6rem', from: 1040 },
 ];
 
+// In the order of the server, a tree: each below its parent.
+const RELAY_MARKS = { ready: 'well', starting: 'note', behind: 'late', shared: 'warning', stopped: 'error', 'not ready': 'error' };
+const RELAYS = [
+  { name: 'name', title: 'relay', size: 'minmax(8rem, 2fr)', fixed: true, cell: (table, row) => html`<span title=${`below ${table.get('parent', row)}`} style=${{ paddingLeft: `${Math.min(table.get('level', row) - 1, 8) * 14}px` }}><span class="sr">level ${table.get('level', row)}, below ${table.get('parent', row)}: </span><bdi>${table.get('name', row)}</bdi></span>` },
+  { name: 'state', title: 'state', size: '7rem', fixed: true, cell: (table, row) => html`<${Mark} kind=${RELAY_MARKS[table.get('state', row)] || 'unknown'}>${table.get('state', row)}<//>` },
+  { name: 'secondsSilent', title: 'silent', size: '4.5rem', number: true, from: 300, fixed: true, cell: (table, row) => (['ready', 'shared', 'behind'].includes(table.get('state', row)) ? lasting(table.get('secondsSilent', row)) : '–') },
+  { name: 'watches', title: 'watches', size: '5rem', number: true, from: 424, fixed: true, cell: (table, row) => digits(table.get('watches', row)) },
+  { name: 'nodes', title: 'nodes', size: '5rem', number: true, from: 530, fixed: true, cell: (table, row) => digits(table.get('nodes', row)) },
+  { name: 'zone', title: 'zone', size: 'minmax(5rem, 1fr)', from: 640, fixed: true },
+  { name: 'parent', title: 'parent', size: 'minmax(8rem, 2fr)', from: 760, fixed: true },
+  { name: 'secondsSinceReport', title: 'last told', size: '6rem', number: true, from: 840, fixed: true, cell: (table, row) => lasting(table.get('secondsSinceReport', row)) },
+];
+
 function Nodes({ state, stream }) {
   const { at, problem, findings, notLookedAt } = state.parts;
-  const table = state.tables.nodes;
+  const { nodes: table, relays } = state.tables;
   return html`<div class="bar"><h1>Nodes <span class="quiet">${digits(table.length)}</span></h1><${Filter} label="filter nodes" /> ${at && html`<span class="quiet">asked <${Ago} at=${at} stream=${stream} /></span>`}</div>
     ${problem && html`<${Problem} text=${problem} />`}
     ${findings.map((finding) => html`<${Finding} key=${finding.sentence} finding=${finding} open=${findings.length < 3} />`)}
+    ${relays.length > 0 && html`<h2 class="spaced">${count(relays.length, 'relay')}</h2><${Table} id="relays" label="relays" table=${relays} columns=${RELAYS} /><h2 class="spaced">${count(table.length, 'node')}</h2>`}
     <${Table} id="nodes" label="nodes" table=${table} columns=${NODES} filter=${place().query.get('q') || ''} />
     <${Unseen} phrases=${notLookedAt} />`;
 }

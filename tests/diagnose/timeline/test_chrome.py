@@ -9,9 +9,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.diagnose.timeline.test_timeline import rollout
+from tests.diagnose.timeline.test_timeline import Story, rollout
 from tests.watch.recorder.test_encoding import Told
 
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Lease
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.scheme import Leases
+from sliceplane.consume.drain.relayed import ANNOTATION_NODES, NodeGroup, RelayedNodes
+from sliceplane.consume.progress import AppliedRevision, ProgressReport
 from sliceplane.diagnose.timeline.chrome import ChromeTrace
 from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.watch.recorder.file import Header, Recording
@@ -54,6 +60,42 @@ def test_a_rollout_leads_from_changes_over_slices_to_nodes() -> None:
     last = ends[-1]
     began = next(event for event in events if event["ph"] == "b" and event["id"] == last["id"])
     assert last["ts"] - began["ts"] == pytest.approx(9_000_000, abs=2)
+
+
+def test_nodes_behind_a_relay_have_tracks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[str, int] = {}
+
+    def progress(story: Story, node: str, revision: int) -> None:
+        """The relay's Lease, with the last report of each node."""
+        held[node] = revision
+        reports = {
+            name: ProgressReport({"all": AppliedRevision(of_node, "")})
+            for name, of_node in held.items()
+        }
+        groups = tuple(NodeGroup(report, 0.0, node=name) for name, report in reports.items())
+        annotations = {ANNOTATION_NODES: encode(RelayedNodes(len(groups), groups)).decode()}
+        meta = ObjectMeta(
+            name="sliceplane-relay-eu",
+            namespace="kube-node-lease",
+            labels={"sliceplane.dev/component": "relay"},
+            annotations=annotations,
+        )
+        story.put(Leases, Lease(metadata=meta))
+
+    plain = exported(rollout(10).recorder)
+    monkeypatch.setattr(Story, "progress", progress)
+    events = exported(rollout(10).recorder)
+    check_pairs(events)
+    for phase, category in (("M", None), ("e", "slice")):
+        found, expected = (
+            [
+                (event["name"], event.get("ts"), event["args"].get("name"))
+                for event in each
+                if (event["ph"], event.get("cat")) == (phase, category)
+            ]
+            for each in (events, plain)
+        )
+        assert found == expected
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sliceplane.api.core import Lease
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.scheme import Leases
+from sliceplane.consume.drain.relayed import RELAY_PREFIX, nodes_of
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.timeline.wording import change_text
 from sliceplane.kit.times import format_micro_time
@@ -34,6 +35,8 @@ from sliceplane.watch.recorder.entries import (
 
 #: changes that wait for the controller's writes; older ones are closed
 _WAITING_MAX: Final = 64
+#: Leases that report nodes
+_NODES: Final = (LEASE_PREFIX, RELAY_PREFIX)
 
 Event = dict[str, Any]
 
@@ -114,9 +117,10 @@ class ChromeTrace:
 
     def _on_change(self, entry: Changed) -> None:
         loop = self._loops.get(entry.loop)
-        name = entry.change.object.metadata.name
-        if entry.change.resource == Leases.key and name.startswith(LEASE_PREFIX):
-            self._on_node(name.removeprefix(LEASE_PREFIX), entry)
+        lease = entry.change.new
+        if isinstance(lease, Lease) and lease.metadata.name.startswith(_NODES):
+            for report in nodes_of(lease):
+                self._on_node(report.lease, entry.at)
         span = self._steps.get(entry.step)
         if span is None:
             by = f" by {entry.writer}" if entry.writer else ""
@@ -174,22 +178,20 @@ class ChromeTrace:
                 self._arrow(job, span, entry.at)
                 self._slices[revision] = span
 
-    def _on_node(self, node: str, entry: Changed) -> None:
-        new = entry.change.new
-        applied = (
-            "" if new is None else (new.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
-        )
+    def _on_node(self, lease: Lease, at: float) -> None:
+        node = lease.metadata.name.removeprefix(LEASE_PREFIX)
+        applied = (lease.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
         if not applied.isdecimal() or self._nodes.get(node) == int(applied):
             return
         before = self._nodes.get(node, 0)
         self._nodes[node] = int(applied)
         process = self._process(f"node {node}")
-        report = self._moment(process, "told", f"holds revision {applied}", entry.at)
+        report = self._moment(process, "told", f"holds revision {applied}", at)
         for revision, span in list(self._slices.items()):
             if before < revision <= int(applied):
-                self._arrow(span, report, entry.at)
+                self._arrow(span, report, at)
             if all(reported >= revision for reported in self._nodes.values()):
-                self._end(span, entry.at)
+                self._end(span, at)
                 del self._slices[revision]
 
     # -- events

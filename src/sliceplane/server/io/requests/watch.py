@@ -316,6 +316,10 @@ class WatchHandler:
         self._batches = BatchQueue()
         self.backlogs = Backlogs()
 
+    def close(self) -> None:
+        self._ticker.close()
+        self.backlogs.close()
+
     async def respond(
         self,
         request: Request,

@@ -197,6 +197,21 @@ class NodeReports:
         """Notes that the *lease*, its name, is passed on: its node soon counts with that one."""
         self._passed.add(lease.removeprefix(LEASE_PREFIX))
 
+    def on_answer(self, lease: str, report: ProgressReport, now: float) -> None:
+        """Notes a report that did not come by the *lease*, its name. Revisions alone count, as for
+        barriers; and none of them if it is late, or of other selections: the Lease will tell.
+        """
+        node = lease.removeprefix(LEASE_PREFIX)
+        entry = self._entries.get(node)
+        if entry is None or report.behind or _shape(report) != _shape(entry.report):
+            return
+        if report.has_applied(entry.report.revisions()):
+            newer = replace(
+                entry.report, endpointslices=report.endpointslices, services=report.services
+            )
+            self._entries[node] = entry._replace(report=newer)
+            self._caches.on_report(node, newer, now)
+
     def forget(self, lease: str) -> None:
         node = lease.removeprefix(LEASE_PREFIX)
         self._passed.discard(node)
@@ -244,6 +259,25 @@ class NodeReports:
             "metadata": metadata,
             "spec": spec,
         }
+
+    def least(self, now: float) -> ProgressReport:
+        """Returns the least revisions of all nodes that are not late.  O(nodes)."""
+        least: dict[str, dict[str, AppliedRevision]] = {"endpointslices": {}, "services": {}}
+        for entry in self._entries.values():
+            if now - entry.heard <= REPORT_LATE_S:
+                for (plural, selection), revision in entry.report.revisions().items():
+                    applied = AppliedRevision(revision, "")
+                    by_selection = least[plural]
+                    by_selection[selection] = min(applied, by_selection.get(selection, applied))
+        return ProgressReport(least["endpointslices"], least["services"])
+
+    def request(self, now: float, *, is_applied: bool) -> None:
+        """Notes that a barrier requires reports. *is_applied*: all nodes have applied what it
+        requires, so a Lease is due at once.
+        """
+        self._requested_until = max(self._requested_until, now + 2 * BEHIND_PERIOD_S)
+        if is_applied:
+            self._checked_at = float("-inf")
 
     def on_failure(self) -> None:
         """Notes that the last Lease did not arrive."""

@@ -17,6 +17,7 @@ from sliceplane.api.scheme import BY_PATH
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.io.log import get_logger
+from sliceplane.relay.io.barriers import BarrierAnswers
 from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
 from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
@@ -68,19 +69,20 @@ class RelayFront:
         parents: Mapping[Selection, Parent],
         children: Children,
         passage: Passage,
-        reports: ReportLeases | None,
+        answers: BarrierAnswers | None,
         *,
         name: str,
         clock: Callable[[], float],
     ) -> None:
-        """*reports*: Leases that are aggregated; ``None``: all are passed on. *name*: the relay's
+        """*answers*: reports that are aggregated; ``None``: all are passed on. *name*: the relay's
         in the Via header.
         """
         self._server = server
         self._parents = parents
         self._children = children
         self._passage = passage
-        self.reports = reports
+        self._answers = answers
+        self.reports = None if answers is None else answers.leases
         self._name = name
         self._clock = clock
         #: the parent is no newer than our schemas, so protobuf loses no field
@@ -155,9 +157,12 @@ class RelayFront:
 
     async def _passed_read(self, request: Request, path: ResourcePath | None) -> str | None:
         if path is None:
-            if self._passage.takes_all or not request.path.startswith(OWN_PAGES):
-                return ""
-            await self._may(request, Attributes(verb=request.method.lower(), path=request.path))
+            needed = self._answers and self._answers.right(request.method, request.path)
+            if not needed:
+                if self._passage.takes_all or not request.path.startswith(OWN_PAGES):
+                    return ""
+                needed = Attributes(verb=request.method.lower(), path=request.path)
+            await self._may(request, needed)
             return SERVED
         read = self._read_of(request, path)
         if read is None:

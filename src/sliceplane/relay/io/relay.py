@@ -29,6 +29,7 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.files import FileTls
 from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
+from sliceplane.relay.io.barriers import BarrierAnswers
 from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
@@ -123,6 +124,7 @@ class Relay(ServingProcess):
         self.url: str
         self.port: int
         self.parents: dict[Selection, Parent]
+        self.reports: ReportService
         self.front: RelayFront
 
     async def __aenter__(self) -> Self:
@@ -194,7 +196,9 @@ class Relay(ServingProcess):
             for part in parts_of(config.resources, config.zone)
         }
         self.parents = {part: one.parent for part, one in served.items()}
-        reports = self._aggregate_reports(client, steady)
+        answers = self._aggregate_reports(client, steady)
+        reports = None if answers is None else answers.leases
+        self.reports = ReportService(self.clock) if answers is None else answers.memory
         offered = config.resources if reports is None else (*config.resources, Leases)
         parts = ServedParts(served, reports)
         passage = self._make_passage(children)
@@ -212,7 +216,7 @@ class Relay(ServingProcess):
                 decide=children.known_decision,
                 limits=config.limits,
                 store=next(iter(served.values())).parent.mirror.store,
-                reports=ReportService(self.clock),
+                reports=self.reports,
                 audit=self._open_audit_log(config.audit),
                 anonymous=config.anonymous,
                 steps=steps,
@@ -225,16 +229,17 @@ class Relay(ServingProcess):
         self._spawn(steps.heartbeat(HEARTBEAT_S), "heartbeat")
         self._spawn(watches.run(), "rights of children")
         return RelayFront(
-            app, self.parents, children, passage, reports, name=self.name, clock=self.clock
+            app, self.parents, children, passage, answers, name=self.name, clock=self.clock
         )
 
     def _aggregate_reports(
         self, client: ParentClient, steady: Callable[[], float]
-    ) -> ReportLeases | None:
+    ) -> BarrierAnswers | None:
         if not self.config.reports_name:
             return None
-        rng = self._rng.fork()
-        reports = ReportLeases(self.config.reports_name, client, self.offload, steady, rng)
+        name, rng = self.config.reports_name, self._rng.fork()
+        reports = ReportLeases(name, client, self.offload, steady, rng)
+        answers = BarrierAnswers(reports, client, steady, rng.fork())
         for resource in NEEDED:
             parent = self.parents.get(Selection(resource))
             if parent is None:
@@ -243,9 +248,10 @@ class Relay(ServingProcess):
                     "--zone out"
                 )
             reports.follow(parent)
-        self._include(reports)
+        self._include(reports, answers.memory)
         self._spawn(reports.run(), "reports of nodes")
-        return reports
+        self._spawn(answers.run(), "reports to barriers")
+        return answers
 
     def _serve(
         self,
@@ -275,6 +281,7 @@ class Relay(ServingProcess):
     def _end_watches(self) -> None:
         for parent in self.parents.values():
             parent.mirror.hub.close_all()
+        self.reports.close()
 
     async def _tick(self) -> None:
         """Drops old history."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sliceplane.api.codec import UNREADABLE, decode, encode
@@ -160,6 +161,8 @@ class ReportLeases:
             "Nodes whose reports are part of the relay's Lease.",
             lambda: len(self.core),
         )
+        #: a Lease may be due
+        self.due = asyncio.Event()
         self._version = ""
         self._last_warning = ""
 
@@ -252,7 +255,10 @@ class ReportLeases:
             if document is not None:
                 await self._write(document)
                 self._drop_old()
-            await asyncio.sleep(STEP_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STEP_S):
+                    await self.due.wait()
+            self.due.clear()
 
     async def _restore(self) -> bool:
         """Reads the Lease of before.  Returns False if the parent gives no answer."""

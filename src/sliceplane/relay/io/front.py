@@ -7,7 +7,7 @@ it may, and which version memory must have reached; its answers are then at hand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
@@ -91,6 +91,29 @@ class RelayFront:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        path = parse(request.path)
+        reports = self.reports
+        if path is None or reports is None or not reports.concerns(request, path):
+            decision = self._passed_read(request, path)
+            if await self._is_served(decision, request, scope, receive, send):
+                del decision, request, path  # a watch lasts, and the server has a copy
+                await self._server(scope, receive, send)
+            return
+        bodies = self._passage.bodies
+        with closing(ReplayedBody(receive, bodies, request.client_address)) as body:
+            decision = self._passed_report(request, path, body, reports)
+            if await self._is_served(decision, request, scope, body, send):
+                await self._server(scope, body, send)
+
+    async def _is_served(
+        self,
+        decision: Coroutine[Any, Any, str | None],
+        request: Request,
+        scope: Any,
+        receive: Receive,
+        send: Send,
+    ) -> bool:
+        """Returns True if the server answers the request, and else answers it."""
         began = False
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -99,10 +122,17 @@ class RelayFront:
             await send(message)
 
         try:
-            await self._route(request, scope, receive, noting)
-            return
+            read = await decision
+            if read is SERVED:
+                return True
+            self._lists_passed += read == "list"
+            try:
+                await self._passage.respond(request, scope, receive, noting)
+                return False
+            finally:
+                self._lists_passed -= read == "list"
         except ConnectionAbortedError:
-            return  # an answer that is not complete ends its connection
+            return False  # an answer that is not complete ends its connection
         except OverCapacity:
             response = too_many_requests()
         except StatusError as error:
@@ -113,40 +143,20 @@ class RelayFront:
         if not began:
             now = self._clock()
             await send_response(request, send, response, None, now=now, audit_id="")
+        return False
 
-    async def _route(self, request: Request, scope: Any, receive: Receive, send: Send) -> None:
+    # Decisions: the verb of a read that is passed on, "" for any other request that is, and
+    # ``SERVED``. They raise ``StatusError``.
+
+    def _refuse_loop(self, request: Request) -> None:
         if self._name in request.header(b"via"):
             message = f"{self._name} is its own parent: a request came back to it"
             raise StatusError(508, "LoopDetected", message, {})
-        path = parse(request.path)
-        reports = self.reports
-        if path is None or reports is None or not reports.concerns(request, path):
-            read = await self._passed_read(request, path)
-            await self._answer(read, request, scope, receive, send)
-            return
-        bodies = self._passage.bodies
-        with closing(ReplayedBody(receive, bodies, request.client_address)) as body:
-            read = await self._passed_report(request, path, body, reports)
-            await self._answer(read, request, scope, body, send)
-
-    async def _answer(
-        self, read: str | None, request: Request, scope: Any, receive: Receive, send: Send
-    ) -> None:
-        if read is SERVED:
-            await self._server(scope, receive, send)
-            return
-        self._lists_passed += read == "list"
-        try:
-            await self._passage.respond(request, scope, receive, send)
-        finally:
-            self._lists_passed -= read == "list"
-
-    # Each returns the verb of a read that is passed on, "" for any other request that is, and
-    # ``SERVED``, and raises ``StatusError``
 
     async def _passed_report(
         self, request: Request, path: ResourcePath, body: ReplayedBody, reports: ReportLeases
     ) -> str | None:
+        self._refuse_loop(request)
         verb = verb_of(request.method, path, is_watch=False)
         if not await self._may(request, request.attributes(verb, path)):
             return SERVED  # the server has the refusal
@@ -156,6 +166,7 @@ class RelayFront:
         return SERVED if await reports.keeps(request, path.name, body) else ""
 
     async def _passed_read(self, request: Request, path: ResourcePath | None) -> str | None:
+        self._refuse_loop(request)
         if path is None:
             needed = self._answers and self._answers.right(request.method, request.path)
             if not needed:

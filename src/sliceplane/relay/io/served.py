@@ -78,10 +78,13 @@ class ServedParts:
     ) -> None:
         """Opens a watch at the hub of its part."""
         served = self._of(request, route)
+        await self._catch_up(served, request, route)
+        await served.watches.respond(request, route, send, on_head, traffic)
+
+    async def _catch_up(self, served: Served, request: Request, route: Route) -> None:
         target = replace(route.target, name="")
         options = watch_options(request.query, name=route.target.name)
         plan = served.registry.watch_plan(served.resources.context(request), target, options)
         if plan.since is not None:
             scope = WatchScope(plan.namespace, plan.name, plan.selector)
             await served.parent.catch_up(scope, plan.since)
-        await served.watches.respond(request, route, send, on_head, traffic)

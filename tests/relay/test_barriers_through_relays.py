@@ -190,7 +190,7 @@ def waiting_consumers(plane: Plane) -> int:
 async def test_the_server_has_one_request_open_and_a_drain_needs_no_other_report(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
-    async with story(plane, tmp_path, monkeypatch, levels, beat_s=3600.0) as told:
+    async with story(plane, tmp_path, monkeypatch, levels, beat_s=5.0) as told:
         await eventually(told.reported, all_report)
         await asyncio.to_thread(plane.apply, web())
         await plane.until(lambda: sum(each.ready for each in plane.endpoints("web")) == 3)

@@ -190,7 +190,7 @@ def waiting_consumers(plane: Plane) -> int:
 async def test_the_server_has_one_request_open_and_a_drain_needs_no_other_report(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
-    async with story(plane, tmp_path, monkeypatch, levels, beat_s=5.0) as told:
+    async with story(plane, tmp_path, monkeypatch, levels, beat_s=1.0) as told:
         await eventually(told.reported, all_report)
         await asyncio.to_thread(plane.apply, web())
         await plane.until(lambda: sum(each.ready for each in plane.endpoints("web")) == 3)
@@ -199,6 +199,7 @@ async def test_the_server_has_one_request_open_and_a_drain_needs_no_other_report
         monkeypatch.setattr(drain_barrier, "MEMORY_S", 3600.0)
         for period in ("CHANGED_PERIOD_S", "BEHIND_PERIOD_S", "IDLE_PERIOD_S"):
             monkeypatch.setattr(reports, period, 3600.0)
+        monkeypatch.setattr(reports, "REPORT_LATE_S", 3600.0)
         answer = await told.drain("web-0")
         assert (answer.outcome, answer.pods[0].verdict.required) == ("drained", len(NODES))
         assert waiting_consumers(plane) <= 1

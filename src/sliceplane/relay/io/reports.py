@@ -138,7 +138,8 @@ class ReportLeases:
         self._client = client
         self._clock = clock
         # Later than versions of before a restart, which clients may have kept.
-        self._store = Store(revision=int(clock() * 1000), compacted=int(clock() * 1000))
+        first = int(clock() * 1000)
+        self._store = Store(revision=first, compacted=first)
         self._registry = Registry(
             self._store, rng=rng, config=RegistryConfig(object_bytes_max=4 * LEASES_BYTES_MAX)
         )

@@ -243,7 +243,7 @@ async def test_requests_are_passed_on_where_the_parent_has_no_memory(
 ) -> None:
     client: Any = Parent(code)
     leases = ReportLeases("r0", client, Any, lambda: 1000.0, Rng(1))  # type: ignore[arg-type]
-    leases._kept["sliceplane-proxy-n-0"] = Any
+    leases.core.on_passed("sliceplane-proxy-n-1")
     answers = BarrierAnswers(leases, client, lambda: 1000.0, Rng(2))
     path = "/sliceplane/progress/kube-node-lease/sliceplane-proxy-n-0"
     assert answers.right("POST", path) is not None

@@ -212,6 +212,10 @@ class NodeReports:
             self._entries[node] = entry._replace(report=newer)
             self._caches.on_report(node, newer, now)
 
+    def is_passed(self, lease: str) -> bool:
+        """Returns True if the *lease*, its name, is passed on."""
+        return lease.removeprefix(LEASE_PREFIX) in self._passed
+
     def forget(self, lease: str) -> None:
         node = lease.removeprefix(LEASE_PREFIX)
         self._passed.discard(node)

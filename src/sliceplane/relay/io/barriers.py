@@ -1,8 +1,8 @@
 """Reports on demand (``consume.drain.reports``) behind a relay: it answers its nodes itself, and is
 one consumer of its parent.
 
-The relay leaves the request of each node open whose Lease it aggregates, and has one of its own at
-its parent, for its own Lease, with the least revisions of all nodes that are not late. When a
+The relay leaves the request of each node open, unless it passes its Lease on, and has one of its own
+at its parent, for its own Lease, with the least revisions of all nodes that are not late. When a
 barrier requires more, the parent answers. The relay then asks its nodes, and writes its Lease once
 all of them have applied it; while some have not, as often as while a slice requests reports. So a
 barrier reads what it would read anyway, sooner.
@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sliceplane.api.errors import StatusError
+from sliceplane.consume.drain.relayed import RELAY_PREFIX
 from sliceplane.consume.drain.reports import BarrierQuestion, pause_s, versions_of
 from sliceplane.consume.io.reporting import APPLY_WAIT_MAX_S, answer_barriers
-from sliceplane.consume.progress import LEASE_NAMESPACE, ProgressReport, Scope
+from sliceplane.consume.progress import LEASE_NAMESPACE, LEASE_PREFIX, ProgressReport, Scope
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.io.reports import ReportLeases
 from sliceplane.relay.io.upstream import ParentClient
@@ -45,10 +46,15 @@ class BarrierAnswers:
 
     def right(self, method: str, path: str) -> Attributes | None:
         """Returns the right that a node's request needs; ``None``: it is not answered here."""
-        needed = rights(method, path)
-        if needed is None or needed.namespace != LEASE_NAMESPACE or not self._has_memory:
+        needed = rights(method, path) if self._has_memory else None
+        if (
+            needed is None
+            or needed.namespace != LEASE_NAMESPACE
+            or not needed.name.startswith((LEASE_PREFIX, RELAY_PREFIX))
+            or self.leases.core.is_passed(needed.name)
+        ):
             return None
-        return needed if self.leases.has(needed.name) else None
+        return needed
 
     async def run(self) -> None:
         """Answers the parent, until cancelled."""

@@ -266,14 +266,12 @@ class NodeReports:
 
     def least(self, now: float) -> ProgressReport:
         """Returns the least revisions of all nodes that are not late.  O(nodes)."""
-        least: dict[str, dict[str, AppliedRevision]] = {"endpointslices": {}, "services": {}}
-        for entry in self._entries.values():
-            if now - entry.heard <= REPORT_LATE_S:
-                for (plural, selection), revision in entry.report.revisions().items():
-                    applied = AppliedRevision(revision, "")
-                    by_selection = least[plural]
-                    by_selection[selection] = min(applied, by_selection.get(selection, applied))
-        return ProgressReport(least["endpointslices"], least["services"])
+        entries = self._entries.values()
+        return _least(entry.report for entry in entries if now - entry.heard <= REPORT_LATE_S)
+
+    def least_written(self) -> ProgressReport:
+        """Returns those of the last Lease, which are what a barrier reads."""
+        return _least(group.report for group in self._written if not group.is_late)
 
     def request(self, now: float, *, is_applied: bool) -> None:
         """Notes that a barrier requires reports. *is_applied*: all nodes have applied what it
@@ -433,6 +431,15 @@ def _is_plain(lease: Lease) -> bool:
         and lease.spec.lease_duration_seconds == LEASE_DURATION_S
         and all((one.kind, one.name) == ("Node", node) for one in meta.owner_references or ())
     )
+
+
+def _least(reports: Iterable[ProgressReport]) -> ProgressReport:
+    least: dict[str, dict[str, AppliedRevision]] = {"endpointslices": {}, "services": {}}
+    for report in reports:
+        for (plural, selection), revision in report.revisions().items():
+            applied, by_selection = AppliedRevision(revision, ""), least[plural]
+            by_selection[selection] = min(applied, by_selection.get(selection, applied))
+    return ProgressReport(least["endpointslices"], least["services"])
 
 
 def _report_of(lease: Lease) -> ProgressReport | None:

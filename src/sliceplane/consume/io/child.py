@@ -28,10 +28,10 @@ import msgspec
 from sliceplane.consume.io.accounts import ChildAccount, Rule, write_child_file
 from sliceplane.consume.progress import lease_prefix
 from sliceplane.kit.io.identity import ProcessIdentity, identity
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process.lifeline import lifeline
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.kit.ip import join_host_port
 from sliceplane.watch.io.service import ServiceContext
 

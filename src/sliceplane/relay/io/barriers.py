@@ -2,8 +2,8 @@
 one consumer of its parent.
 
 The relay leaves the request of each node open, unless it passes its Lease on, and has one of its own
-at its parent, for its own Lease, with the least revisions of all nodes that are not late. When a
-barrier requires more, the parent answers. The relay then asks its nodes, and writes its Lease once
+at its parent, for its own Lease, with the least revisions that this has of nodes that are not late.
+When a barrier requires more, the parent answers. The relay then asks its nodes, and writes its Lease once
 all of them have applied it; while some have not, as often as while a slice requests reports. So a
 barrier reads what it would read anyway, sooner.
 
@@ -59,7 +59,8 @@ class BarrierAnswers:
     async def run(self) -> None:
         """Answers the parent, until cancelled."""
         lease = f"{LEASE_NAMESPACE}/{self.leases.core.lease}"
-        await answer_barriers(self._ask, lease, self._report, self._apply, self._rng)
+        report = self.leases.core.least_written
+        await answer_barriers(self._ask, lease, report, self._apply, self._rng)
 
     async def _ask(self, path: str, body: bytes) -> bytes:
         try:
@@ -73,15 +74,13 @@ class BarrierAnswers:
     def _on_report(self, lease: str, report: ProgressReport) -> None:
         self.leases.core.on_answer(lease.partition("/")[2], report, self._clock())
 
-    def _report(self) -> ProgressReport:
-        return self.leases.core.least(self._clock())
-
     async def _apply(self, required: Mapping[Scope, int]) -> None:
-        """Asks the nodes, and waits a moment for them."""
-        loop = asyncio.get_running_loop()
+        """Asks the nodes, and waits a moment for them, and for the Lease."""
+        core, loop = self.leases.core, asyncio.get_running_loop()
         ends = loop.time() + APPLY_WAIT_MAX_S
         self.memory.require(BarrierQuestion(versions_of(required), wait_seconds=1.0))
-        while not (is_applied := self._report().has_applied(required)) and loop.time() < ends:
-            await asyncio.sleep(pause_s(len(self.leases.core)))
-        self.leases.core.request(self._clock(), is_applied=is_applied)
-        self.leases.due.set()
+        while loop.time() < ends and not core.least_written().has_applied(required):
+            now = self._clock()
+            core.request(now, is_applied=core.least(now).has_applied(required))
+            self.leases.due.set()
+            await asyncio.sleep(pause_s(len(core)))

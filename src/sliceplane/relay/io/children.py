@@ -13,7 +13,7 @@ from sliceplane.api.errors import StatusError, unauthorized, unavailable
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import SubjectAccessReviews, TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
-from sliceplane.kit.io.shared_calls import SharedCalls
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.metrics import Metrics
 from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.reviews import (

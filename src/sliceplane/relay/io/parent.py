@@ -18,7 +18,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, revision_of
 from sliceplane.api.requests import Selection
-from sliceplane.kit.io.shared_calls import SharedCalls
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.io.upstream import ParentClient

@@ -24,10 +24,10 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.users import MASTERS, User
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io import background_tasks

@@ -16,7 +16,7 @@ from sliceplane.server.io.nonresource.pages import HealthChecks
 from sliceplane.server.io.offload.service import OffloadService
 
 
-class Measured(Protocol):
+class HasMetrics(Protocol):
     """A part with metrics."""
 
     @property
@@ -37,7 +37,7 @@ class ServingProcess:
         self.offload: OffloadService
         self.listener: Listener
 
-    def _include(self, *parts: Measured) -> None:
+    def _include(self, *parts: HasMetrics) -> None:
         for part in parts:
             self.metrics.include(part.metrics.families)
 
@@ -61,7 +61,7 @@ class ServingProcess:
         self._cleanup.push_async_callback(self.offload.close)
 
     def _listen(self, listener: Listener, grace_s: float, end_watches: Callable[[], None]) -> None:
-        """Before clients are accepted."""
+        """Prepares for clients; the caller starts *listener*."""
         self.listener = listener
         self._include(listener)
         descriptors.raise_limit()

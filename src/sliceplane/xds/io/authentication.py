@@ -26,7 +26,7 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User, bearer_token
 from sliceplane.kit.http2.grpc import GrpcStatus
-from sliceplane.kit.io.shared_calls import SharedCalls
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.watch.io.base import Client, Unreachable

@@ -1,4 +1,11 @@
-"""Calls that several callers share while they are under way."""
+"""Tasks: the last steps of one, and calls that several callers share.
+
+Last steps are bounded in time, and still completed. Up to Python 3.11.2 (Debian 12's)
+``asyncio.timeout`` in a cancelled task confuses its own expiry with that cancellation
+(python/cpython#102780): it raises ``CancelledError`` instead of ``TimeoutError``. The following
+steps are then skipped, for example the end of a child process. Steps in a ``finally`` use
+``ends_within`` instead, whose work is a separate task that was not cancelled.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +16,22 @@ from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+async def ends_within(seconds: float, work: Coroutine[Any, Any, object]) -> bool:
+    """Returns True if *work* ended in time, and cancels it otherwise. Raises the exception of
+    *work*.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    finally:
+        in_time = task.done()
+        task.cancel()
+        await asyncio.wait((task,))
+    if in_time:
+        task.result()
+    return in_time
 
 
 class SharedCalls(dict[K, asyncio.Task[V]]):

@@ -98,7 +98,10 @@ class AskedWorld(World):
                 if entry is not None and self.now - entry.heard <= reports.REPORT_LATE_S:
                     assert least.revisions()[ALL] <= entry.report.revisions()[ALL]
             if not relay.least_written().has_applied({ALL: revision}):  # its parent answers
-                relay.request(self.now, is_applied=least.has_applied({ALL: revision}))
+                if least.has_applied({ALL: revision}):
+                    relay.expedite()
+                else:
+                    relay.request(self.now)
             self.tick()
 
 

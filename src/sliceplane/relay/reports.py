@@ -273,13 +273,13 @@ class NodeReports:
         """Returns those of the last Lease, which are what a barrier reads."""
         return _least(group.report for group in self._written if not group.is_late)
 
-    def request(self, now: float, *, is_applied: bool) -> None:
-        """Notes that a barrier requires reports. *is_applied*: all nodes have applied what it
-        requires, so a Lease is due at once.
-        """
+    def expedite(self) -> None:
+        """Notes that all nodes have applied what a barrier requires: a Lease is due at once."""
+        self._checked_at = float("-inf")
+
+    def request(self, now: float) -> None:
+        """Notes that a barrier requires what some nodes have not applied."""
         self._requested_until = max(self._requested_until, now + 2 * BEHIND_PERIOD_S)
-        if is_applied:
-            self._checked_at = float("-inf")
 
     def on_failure(self) -> None:
         """Notes that the last Lease did not arrive."""

@@ -231,7 +231,10 @@ async def answer_barriers(
     pace = TokenBucket(rate_per_s=ANSWERS_PER_S, burst=ANSWERS_BURST)
     while True:
         await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
-        body = encode(ConsumerPost(report(), CONSUMER_WAIT_S))
+        current = report()
+        # A server asks nobody who has no revisions; a relay has some once a node reported.
+        wait_s = CONSUMER_WAIT_S if current.revisions() else RETRY_S
+        body = encode(ConsumerPost(current, wait_s))
         try:
             answer = consumer_answers.decode(await ask(path, body))
         except (StatusError, Unreachable, *UNREADABLE) as error:

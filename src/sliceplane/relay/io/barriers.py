@@ -79,8 +79,11 @@ class BarrierAnswers:
         core, loop = self.leases.core, asyncio.get_running_loop()
         ends = loop.time() + APPLY_WAIT_MAX_S
         self.memory.require(BarrierQuestion(versions_of(required), wait_seconds=1.0))
-        while loop.time() < ends and not core.least_written().has_applied(required):
-            now = self._clock()
-            core.request(now, is_applied=core.least(now).has_applied(required))
-            self.leases.due.set()
+        while not core.least_written().has_applied(required):
+            if loop.time() > ends:
+                core.request(self._clock())
+                return
+            if core.least(self._clock()).has_applied(required):
+                core.expedite()
+                self.leases.due.set()
             await asyncio.sleep(pause_s(len(core)))

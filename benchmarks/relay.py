@@ -229,11 +229,12 @@ async def kill(children: int) -> list[Result]:
         writes = Writes(client, endpoints=1)
         changing = asyncio.create_task(writes.go_on(KILL_WRITES_PER_S))
         await asyncio.sleep(1.0)
-        lists = await lists_at(client)
+        lists, spent_s = await lists_at(client), relays[1].cpu_s()
         relays[0].process.kill()
         killed = time.monotonic()
         followers.say("back")
         _, back, refused = (await asyncio.to_thread(followers.line, OPEN_S)).split()
+        spent_s = relays[1].cpu_s() - spent_s
         await asyncio.sleep(1.0)
         changing.cancel()
         lists = await lists_at(client) - lists
@@ -241,6 +242,7 @@ async def kill(children: int) -> list[Result]:
         _, _, lost, repeated = (await asyncio.to_thread(followers.line, OPEN_S)).split()
     figures = (
         ("all back at a sibling", float(back) - killed, "s"),
+        ("CPU of the sibling, a child", spent_s / children * 1e3, "ms"),
         ("lists at the server", lists, "lists"),
         ("events lost", float(lost), "events"),
         ("events repeated", float(repeated), "events"),

@@ -1,4 +1,4 @@
-"""What a relay asks its parents itself: everything goes to the one in use (``relay.siblings``)."""
+"""The requests of a relay itself: everything goes to the parent in use (``relay.siblings``)."""
 
 from __future__ import annotations
 

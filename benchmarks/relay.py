@@ -3,6 +3,9 @@
 One EndpointSlice of 25 KB changes, a write at a time, until every watcher has the event. Fleets of
 TLS watchers at the server and at the relay take turns, so that the machine's pace is the same for
 both. Client certificates of the watchers are trusted as they are; writes go to the server.
+
+And what becomes of watchers whose relay is killed: they go to another one (``tools.followers``), and
+have every event once.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from benchmarks.harness import Result, main, percentile
-from benchmarks.tools.fleet import Fleet
+from benchmarks.tools.fleet import OPEN_S, SLICES_PATH, Fleet
 from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
@@ -27,6 +31,10 @@ WATCHERS = 500
 TURNS = 3
 ROUNDS = 10
 SMALL_WATCHERS = 10
+#: watchers of a relay that is killed
+CHILDREN = 2_000
+KILL_WRITES_PER_S = 2.0
+LEVEL_ROUNDS = 200
 WARM_UP_ROUNDS = 3
 ROUND_MAX_S = 30.0
 #: the server behind a relay should cost what it costs with so many watchers of its own
@@ -57,34 +65,52 @@ class RelayProcess(Process):
 class Writes:
     """Writes of one slice at the server; every one differs from the one before."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, endpoints: int = PER_SLICE) -> None:
         self._client = client
-        self._document = slice_document("web-1", "web", range(PER_SLICE))
+        self._document = slice_document("web-1", "web", range(endpoints))
         self._round = 0
+        #: that the slice had
+        self.versions: list[int] = []
+
+    async def write(self) -> None:
+        self._document["endpoints"][0]["zone"] = f"zone-{self._round % 2}"
+        self._round += 1
+        body = encode(self._document)
+        answer = await self._client.update(EndpointSlices, NAMESPACE, "web-1", body)
+        self.versions.append(decode(answer, Object).metadata.revision)
+
+    async def go_on(self, per_s: float) -> None:
+        """Until cancelled, which no write is."""
+        while True:
+            await asyncio.shield(self.write())
+            await asyncio.sleep(1 / per_s)
 
     async def seconds_to(self, fleet: Fleet, count: int) -> list[float]:
         """Seconds from each write to the last watcher of *fleet*."""
         found = []
         for _ in range(count):
-            self._document["endpoints"][0]["zone"] = f"zone-{self._round % 2}"
-            self._round += 1
             fleet.expect(1)
             began = time.monotonic()
-            await self._client.update(EndpointSlices, NAMESPACE, "web-1", encode(self._document))
+            await self.write()
             delivery = await asyncio.to_thread(fleet.delivered, ROUND_MAX_S)
             found.append(delivery.at - began)
         return found
 
 
+async def begin(stack: AsyncExitStack) -> tuple[Path, PlaneProcess, HttpClient]:
+    """A server with one slice, until *stack* ends it."""
+    folder = Path(stack.enter_context(scratch()))
+    server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
+    client = await stack.enter_async_context(HttpClient(load(server.kubeconfig)))
+    await client.create(Namespaces, "", encode(namespace_document()))
+    document = slice_document("web-1", "web", range(PER_SLICE))
+    await client.create(EndpointSlices, NAMESPACE, encode(document))
+    return folder, server, client
+
+
 async def measure(watchers: int, turns: int, count: int) -> list[Result]:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(scratch()))
-        server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
-        client = await stack.enter_async_context(HttpClient(load(server.kubeconfig)))
-        await client.create(Namespaces, "", encode(namespace_document()))
-        await client.create(
-            EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE)))
-        )
+        folder, server, client = await begin(stack)
         stored = await client.get(EndpointSlices, NAMESPACE, "web-1")
         relay = stack.enter_context(RelayProcess(server, folder))
         writes = Writes(client)
@@ -151,10 +177,106 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
     ]
 
 
+async def latency_of_a_level(count: int) -> list[Result]:
+    """The same events at a watcher of the server and at one of the relay."""
+    async with AsyncExitStack() as stack:
+        folder, server, client = await begin(stack)
+        relay = stack.enter_context(RelayProcess(server, folder))
+        writes = Writes(client)
+        since = (await client.list(EndpointSlices)).resource_version
+        direct, behind = (
+            stack.enter_context(Fleet(kubeconfig, 1, since, folder))
+            for kubeconfig in (server.kubeconfig, relay.kubeconfig)
+        )
+        later = []
+        for number in range(WARM_UP_ROUNDS + count):
+            direct.expect(1)
+            behind.expect(1)
+            await writes.write()
+            at_server = await asyncio.to_thread(direct.delivered, ROUND_MAX_S)
+            at_relay = await asyncio.to_thread(behind.delivered, ROUND_MAX_S)
+            if number >= WARM_UP_ROUNDS:
+                later.append(1e3 * (at_relay.at - at_server.at))
+    return [
+        Result(
+            name="latency of a level",
+            size=f"1 watcher each, p{percent}",
+            value=percentile(later, percent),
+            unit="ms",
+        )
+        for percent in (50, 99)
+    ]
+
+
+async def kill(children: int) -> list[Result]:
+    """One of two relays is killed under *children* watchers, while a slice changes."""
+    async with AsyncExitStack() as stack:
+        folder, server, client = await begin(stack)
+        relays = []
+        for name in ("first", "second"):
+            (folder / name).mkdir()
+            relays.append(stack.enter_context(RelayProcess(server, folder / name)))
+        since = (await client.list(EndpointSlices)).resource_version
+        followers = stack.enter_context(
+            Process(
+                *(sys.executable, "-m", "benchmarks.tools.followers"),
+                *(f"{SLICES_PATH}?watch=true", since, str(children)),
+                *(str(relay.kubeconfig) for relay in relays),
+                log=folder / "followers.log",
+            )
+        )
+        assert followers.line(OPEN_S).startswith("open "), "all watches are open"
+        writes = Writes(client, endpoints=1)
+        changing = asyncio.create_task(writes.go_on(KILL_WRITES_PER_S))
+        await asyncio.sleep(1.0)
+        lists, spent_s = await lists_at(client), relays[1].cpu_s()
+        relays[0].process.kill()
+        killed = time.monotonic()
+        followers.say("back")
+        _, back, refused = (await asyncio.to_thread(followers.line, OPEN_S)).split()
+        spent_s = relays[1].cpu_s() - spent_s
+        await asyncio.sleep(1.0)
+        changing.cancel()
+        lists = await lists_at(client) - lists
+        followers.say("check " + ",".join(map(str, writes.versions)))
+        _, _, lost, repeated = (await asyncio.to_thread(followers.line, OPEN_S)).split()
+    figures = (
+        ("all back at a sibling", float(back) - killed, "s"),
+        ("CPU of the sibling, a child", spent_s / children * 1e3, "ms"),
+        ("lists at the server", lists, "lists"),
+        ("events lost", float(lost), "events"),
+        ("events repeated", float(repeated), "events"),
+        ("watches refused", float(refused), "answers"),
+    )
+    size = f"{children:,} TLS watchers, {KILL_WRITES_PER_S:g} writes a second"
+    return [
+        Result(name=f"kill -9 of a relay: {name}", size=size, value=value, unit=unit)
+        for name, value, unit in figures
+    ]
+
+
+async def lists_at(client: HttpClient) -> float:
+    """Lists that the server has answered."""
+    page = await client.page("/metrics", bytes_max=16 * 1024 * 1024)
+    lines = [line for line in page.decode().splitlines() if 'verb="LIST"' in line]
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("apiserver_request_total")
+    )
+
+
 def run(small: bool = False) -> list[Result]:
-    if small:
-        return asyncio.run(measure(SMALL_WATCHERS, 1, 3))
-    return asyncio.run(measure(WATCHERS, TURNS, ROUNDS))
+    watchers, turns, count, children, events = (
+        (SMALL_WATCHERS, 1, 3, SMALL_WATCHERS, 3)
+        if small
+        else (WATCHERS, TURNS, ROUNDS, CHILDREN, LEVEL_ROUNDS)
+    )
+    return [
+        *asyncio.run(measure(watchers, turns, count)),
+        *asyncio.run(latency_of_a_level(events)),
+        *asyncio.run(kill(children)),
+    ]
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ SMALL = {
     "consume/drain/options.py": "what a drain is asked for, by commands and programs that start one",
     "lab/wire.py": "how bytes are counted, which estimate and what-if share",
     "kit/io/extras.py": "what the entry point and a plane for tests say of a missing extra",
-    "kit/io/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
     "kit/io/start_error.py": "an interface between rooms",
 }
 

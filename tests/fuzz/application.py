@@ -143,8 +143,8 @@ class Application:
         self._ticker = HubTicker(self.hub)
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
-            resources=handlers,
-            watches=WatchHandler(handlers, self.registry, self._ticker, self._revocation),
+            respond=handlers.respond,
+            stream=WatchHandler(handlers, self.registry, self._ticker, self._revocation).respond,
             discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
             health=HealthChecks(),
             metrics=ServerMetrics(),

@@ -81,6 +81,8 @@ class Story:
 
     def __init__(self, plane: Plane, client: HttpClient, below: Path) -> None:
         self.plane = plane
+        #: the lowest is the last
+        self.relays: list[RelayServer] = []
         self.client = client
         self.below = below
         self.papers: dict[str, Paper] = {}
@@ -126,15 +128,17 @@ async def story(
         client = await stack.enter_async_context(connect(plane.kubeconfig))
         token = await request_token(client, "kube-system", "nodes", 3600)
         parent: Any = SimpleNamespace(plane=plane._plane)
-        below = plane.kubeconfig
+        below, relays = plane.kubeconfig, []
         for level in range(levels):
             relay: RelayServer = await asyncio.to_thread(
                 stack.enter_context, relaying(parent, reports_name=f"r{level}")
             )
+            relays.append(relay)
             authority = plane._plane.pki.ca_file
             below = kubeconfig(tmp_path, relay.relay.url, authority, token)
             parent = SimpleNamespace(plane=SimpleNamespace(pki=plane._plane.pki, kubeconfig=below))
         told = Story(plane, client, below)
+        told.relays = relays
         try:
             for name in NODES:
                 await told.start(name, **options)

@@ -326,14 +326,19 @@ def internal(message: str) -> StatusError:
     return StatusError(500, "InternalError", message)
 
 
+def unavailable(why: str) -> StatusError:
+    """A request that was not even tried, and may be sent again in a second."""
+    return StatusError(503, "ServiceUnavailable", why, retry_after_s=1)
+
+
 def storage_unavailable(why: str) -> StatusError:
     """A write that was not even tried."""
-    return StatusError(503, "ServiceUnavailable", f"storage is unavailable: {why}", retry_after_s=1)
+    return unavailable(f"storage is unavailable: {why}")
 
 
 def shutting_down() -> StatusError:
     """A write that was not even tried: another server, or the next one, will take it."""
-    return StatusError(503, "ServiceUnavailable", "the server is shutting down", retry_after_s=1)
+    return unavailable("the server is shutting down")
 
 
 def read_timeout(why: str) -> StatusError:

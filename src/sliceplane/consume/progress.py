@@ -152,6 +152,11 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
             revisions[EndpointSlices.plural, selection] = lag.revision
         return revisions
 
+    def has_applied(self, required: Mapping[Scope, int]) -> bool:
+        """Returns True if all *required* revisions of the selections that it has are applied."""
+        applied = self.revisions()
+        return all(applied.get(scope, revision) >= revision for scope, revision in required.items())
+
     def applied_by_scope(self) -> dict[Scope, AppliedRevision]:
         resources = ((EndpointSlices, self.endpointslices), (Services, self.services))
         return {
@@ -387,11 +392,6 @@ class Progress:
             if any(reported.get(nonce) != counts for nonce, counts in self.flows.report.items()):
                 due.append(0.0)
         return max(min(due), (self._reported_at or 0.0) + ON_DEMAND_PERIOD_S) if due else None
-
-    def has_applied(self, required: Mapping[Scope, int]) -> bool:
-        """Returns True if all *required* revisions of the selections that it reads are applied."""
-        applied = self.report().revisions()
-        return all(applied.get(scope, revision) >= revision for scope, revision in required.items())
 
     def on_failure(self) -> None:
         """Notes that the last report did not arrive: it is due again, like a change."""

@@ -18,7 +18,7 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.findings.wording import part, some
-from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.ip import Family, family, join_host_port, parse_lenient
 
 #: labels of slices that some nodes do not read
 _SUBSETS: Final = frozenset({LABEL_FOR_REGION, LABEL_FOR_ZONE})
@@ -32,7 +32,7 @@ class ClusterDestination(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{_authority(self.address, self.port)}/{self.protocol.upper()}"
+        return f"{join_host_port(self.address, self.port)}/{self.protocol.upper()}"
 
 
 class ServedTarget(NamedTuple):
@@ -42,11 +42,7 @@ class ServedTarget(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return _authority(self.address, self.port)
-
-
-def _authority(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return join_host_port(self.address, self.port)
 
 
 #: targets by destination; none: connections there are refused

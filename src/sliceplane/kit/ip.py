@@ -22,6 +22,11 @@ CANONICAL_IPV4: Final = re.compile(
 )
 
 
+def join_host_port(host: str, port: int) -> str:
+    """Returns ``host:port`` as URLs and flags have it, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_strict(text: str) -> Address | None:
     """Returns the address, or ``None``. Zones (``%eth0``), leading zeros and IPv4-mapped forms are
     refused.

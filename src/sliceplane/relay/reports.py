@@ -208,6 +208,25 @@ class NodeReports:
         """Notes that the *lease*, its name, is passed on: its node soon counts with that one."""
         self._passed.add(lease.removeprefix(LEASE_PREFIX))
 
+    def on_answer(self, lease: str, report: ProgressReport, now: float) -> None:
+        """Notes a report that did not come by the *lease*, its name. Revisions alone count, as for
+        barriers; and none of them if it is late, or of other selections: the Lease will tell.
+        """
+        node = lease.removeprefix(LEASE_PREFIX)
+        entry = self._entries.get(node)
+        if entry is None or report.behind or _shape(report) != _shape(entry.report):
+            return
+        if report.has_applied(entry.report.revisions()):
+            newer = replace(
+                entry.report, endpointslices=report.endpointslices, services=report.services
+            )
+            self._entries[node] = entry._replace(report=newer)
+            self._caches.on_report(node, newer, now)
+
+    def is_passed(self, lease: str) -> bool:
+        """Returns True if the *lease*, its name, is passed on."""
+        return lease.removeprefix(LEASE_PREFIX) in self._passed
+
     def forget(self, lease: str) -> None:
         node = lease.removeprefix(LEASE_PREFIX)
         self._passed.discard(node)
@@ -261,6 +280,23 @@ class NodeReports:
             "metadata": metadata,
             "spec": spec,
         }
+
+    def least(self, now: float) -> ProgressReport:
+        """Returns the least revisions of all nodes that are not late.  O(nodes)."""
+        entries = self._entries.values()
+        return _least(entry.report for entry in entries if now - entry.heard <= REPORT_LATE_S)
+
+    def least_written(self) -> ProgressReport:
+        """Returns those of the last Lease, which are what a barrier reads."""
+        return _least(group.report for group in self._written if not group.is_late)
+
+    def expedite(self) -> None:
+        """Notes that all nodes have applied what a barrier requires: a Lease is due at once."""
+        self._checked_at = float("-inf")
+
+    def request(self, now: float) -> None:
+        """Notes that a barrier requires what some nodes have not applied."""
+        self._requested_until = max(self._requested_until, now + 2 * BEHIND_PERIOD_S)
 
     def on_failure(self) -> None:
         """Notes that the last Lease did not arrive."""
@@ -412,6 +448,15 @@ def _is_plain(lease: Lease) -> bool:
         and lease.spec.lease_duration_seconds == LEASE_DURATION_S
         and all((one.kind, one.name) == ("Node", node) for one in meta.owner_references or ())
     )
+
+
+def _least(reports: Iterable[ProgressReport]) -> ProgressReport:
+    least: dict[str, dict[str, AppliedRevision]] = {"endpointslices": {}, "services": {}}
+    for report in reports:
+        for (plural, selection), revision in report.revisions().items():
+            applied, by_selection = AppliedRevision(revision, ""), least[plural]
+            by_selection[selection] = min(applied, by_selection.get(selection, applied))
+    return ProgressReport(least["endpointslices"], least["services"])
 
 
 def _report_of(lease: Lease) -> ProgressReport | None:

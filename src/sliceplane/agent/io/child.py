@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from sliceplane.agent.io import orphan
 from sliceplane.agent.io.orphan import AdoptedProcess, ChildRecord, Custody
 from sliceplane.kit.io.identity import identity
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process.orphans import ended_with_us
+from sliceplane.kit.io.tasks import ends_within
 
 PrintLine = Callable[[str], None]
 

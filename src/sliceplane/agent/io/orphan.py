@@ -31,7 +31,7 @@ import msgspec
 
 from sliceplane.agent.io.own_files import read_own, write_own
 from sliceplane.kit.io.identity import ProcessIdentity
-from sliceplane.kit.io.last_steps import ends_within
+from sliceplane.kit.io.tasks import ends_within
 
 OnOrphan = Literal["adopt", "end"]
 #: name prefix of folders with a NOTIFY_SOCKET

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from sliceplane.consume.agents.checks import CheckSpec
 from sliceplane.kit.io.process.orphans import ended_with_us
+from sliceplane.kit.ip import join_host_port
 from sliceplane.watch.io.http.answers import BadStream, request_head
 from sliceplane.watch.io.http.requests import PATH_SAFE
 from sliceplane.watch.io.http.wire import ClientConnection
@@ -86,10 +87,6 @@ async def _observe(spec: CheckSpec, address: str, port: int) -> str:
             raise AssertionError(f"{other} is no check")
 
 
-def _host(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 async def _http(spec: CheckSpec, address: str, port: int) -> str:
     context = None
     if spec.kind == "https":
@@ -99,7 +96,7 @@ async def _http(spec: CheckSpec, address: str, port: int) -> str:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     headers = (
-        ("Host", _host(address, port)),
+        ("Host", join_host_port(address, port)),
         ("User-Agent", "sliceplane-agent"),
         ("Connection", "close"),
     )
@@ -132,7 +129,7 @@ async def _grpc(service: str, address: str, port: int) -> str:
     request = b"\x0a" + bytes((len(name),)) + name if name else b""
     # The environment's proxy must not be used: the check is of the process itself.
     options = (("grpc.enable_http_proxy", 0),)
-    async with grpc.aio.insecure_channel(_host(address, port), options=options) as channel:
+    async with grpc.aio.insecure_channel(join_host_port(address, port), options=options) as channel:
         try:
             call: Any = channel.unary_unary(_GRPC_METHOD)
             answer: bytes = await call(request)

@@ -28,10 +28,11 @@ import msgspec
 from sliceplane.consume.io.accounts import ChildAccount, Rule, write_child_file
 from sliceplane.consume.progress import lease_prefix
 from sliceplane.kit.io.identity import ProcessIdentity, identity
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process.lifeline import lifeline
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tasks import ends_within
+from sliceplane.kit.ip import join_host_port
 from sliceplane.watch.io.service import ServiceContext
 
 _START_S: Final = 60.0
@@ -41,11 +42,6 @@ _STOP_S: Final = 5.0
 _AGAIN_S: Final = (0.5, 30.0)
 
 _log = get_logger("plane")
-
-
-def format_address(host: str, port: int) -> str:
-    """Returns an address and a port as flags take them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class ChildService:
@@ -124,7 +120,7 @@ class ChildService:
         """
 
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
-        address = format_address(*listen)
+        address = join_host_port(*listen)
         try:
             environment, descriptors, lifeline_fd = lifeline(self._grace_s)
             self._process = await asyncio.create_subprocess_exec(

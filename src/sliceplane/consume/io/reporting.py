@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -27,7 +27,13 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
 from sliceplane.consume.drain.reports import CONSUMER_WAIT_S, ConsumerPost, consumer_answers
-from sliceplane.consume.progress import LEASE_NAMESPACE, SPREAD_MAX_S, Progress, Scope
+from sliceplane.consume.progress import (
+    LEASE_NAMESPACE,
+    SPREAD_MAX_S,
+    Progress,
+    ProgressReport,
+    Scope,
+)
 from sliceplane.consume.selections import ALL, list_selections_of_slice
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.io.log import get_logger
@@ -198,18 +204,39 @@ async def report_progress(
             _keep_lease(client, reporter, rng.below(1000) / 1000 * first_report_within_s, clock),
             name="progress: Lease",
         )
-        group.create_task(_answer_barriers(client, reporter, rng), name="progress: barriers")
+        progress = reporter.progress
+        lease = f"{progress.namespace}/{progress.name}"
+
+        def report() -> ProgressReport:
+            reporter.note_progress()
+            return progress.report()
+
+        apply = partial(_apply, reporter)
+        answering = answer_barriers(partial(post, client), lease, report, apply, rng)
+        group.create_task(answering, name="progress: barriers")
 
 
-async def _answer_barriers(client: Client, reporter: Reporter, rng: Rng) -> None:
-    path = f"{PROGRESS_PATH}/{reporter.progress.namespace}/{reporter.progress.name}"
+async def answer_barriers(
+    ask: Callable[[str, bytes], Awaitable[bytes]],
+    lease: str,
+    report: Callable[[], ProgressReport],
+    apply: Callable[[Mapping[Scope, int]], Awaitable[None]],
+    rng: Rng,
+) -> None:
+    """Leaves a request for a consumer open at the server, until cancelled. *ask*: posts to a path
+    of the server; *lease*: the key of the consumer's. *apply*: returns when the revisions that
+    barriers require are applied, or after a moment.
+    """
+    path = f"{PROGRESS_PATH}/{lease}"
     pace = TokenBucket(rate_per_s=ANSWERS_PER_S, burst=ANSWERS_BURST)
     while True:
         await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
-        reporter.note_progress()
-        body = encode(ConsumerPost(reporter.progress.report(), CONSUMER_WAIT_S))
+        current = report()
+        # A server asks nobody who has no revisions; a relay has some once a node reported.
+        wait_s = CONSUMER_WAIT_S if current.revisions() else RETRY_S
+        body = encode(ConsumerPost(current, wait_s))
         try:
-            answer = consumer_answers.decode(await post(client, path, body))
+            answer = consumer_answers.decode(await ask(path, body))
         except (StatusError, Unreachable, *UNREADABLE) as error:
             absent = isinstance(error, StatusError) and error.code in (403, 404, 405)
             await asyncio.sleep((ABSENT_S if absent else RETRY_S) * (1 + rng.below(1000) / 1000))
@@ -218,16 +245,20 @@ async def _answer_barriers(client: Client, reporter: Reporter, rng: Rng) -> None
         if not required:
             continue
         await asyncio.sleep(min(answer.spread_seconds, SPREAD_MAX_S) * rng.below(1000) / 1000)
-        try:
-            async with asyncio.timeout(APPLY_WAIT_MAX_S):
-                while True:
-                    reporter.revision_applied.clear()
-                    reporter.note_progress()
-                    if reporter.progress.has_applied(required):
-                        break
-                    await reporter.revision_applied.wait()
-        except TimeoutError:
-            reporter.relist_if_behind(required)
+        await apply(required)
+
+
+async def _apply(reporter: Reporter, required: Mapping[Scope, int]) -> None:
+    try:
+        async with asyncio.timeout(APPLY_WAIT_MAX_S):
+            while True:
+                reporter.revision_applied.clear()
+                reporter.note_progress()
+                if reporter.progress.report().has_applied(required):
+                    break
+                await reporter.revision_applied.wait()
+    except TimeoutError:
+        reporter.relist_if_behind(required)
 
 
 async def _keep_lease(

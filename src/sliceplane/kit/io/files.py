@@ -36,6 +36,8 @@ MANIFEST_BYTES_MAX: Final = 128 << 20
 #: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level
 #: RequestResponse
 LINE_BYTES_MAX: Final = 16 << 20
+#: seconds between two checks of the ``stamp`` of files
+FILE_CHECK_PERIOD_S: Final = 5.0
 #: seconds that a pipe may be without a writer, and that its writer may be silent
 WRITER_WAIT_S: Final = 1.0
 PIPE_WAIT_S: Final = 60.0
@@ -64,6 +66,19 @@ def read_text(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> str:
     UTF-8.
     """
     return decoded(read_bytes(path, bytes_max), path)
+
+
+def stamp(path: Path | None) -> object:
+    """Returns a value that changes with the file, also behind symbolic links (as the kubelet swaps
+    them); ``None`` if there is none.
+    """
+    if path is None:
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def decoded(raw: bytes, path: Path) -> str:

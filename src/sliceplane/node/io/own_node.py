@@ -26,8 +26,8 @@ from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Nodes
 from sliceplane.kit.io.interfaces import addresses_of, outward
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.kit.times import format_time
 from sliceplane.watch.io.base import Client, Unreachable
 

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import Family, join_host_port
 from sliceplane.node.plane import allowed_sources
 from sliceplane.node.snapshot import NodeSnapshot
 
@@ -160,12 +160,13 @@ class _IpvsDraft:
     ) -> None:
         """Adds a virtual server; *own*: its address must be added to the dummy device."""
         flag = _SERVICE_FLAG[state.port.name.protocol]
-        key = f"{flag} {_socket(ip, port)}"
+        key = f"{flag} {join_host_port(ip, port)}"
         timeout_s = state.port.affinity_timeout_s
         sticky = f" -p {timeout_s}" if timeout_s else ""
         lines = [f"-A {key} -s {SCHEDULER}{sticky}\n"]
         lines += [
-            f"-a {key} -r {_socket(endpoint.ip, endpoint.port)} -m -w 1\n" for endpoint in endpoints
+            f"-a {key} -r {join_host_port(endpoint.ip, endpoint.port)} -m -w 1\n"
+            for endpoint in endpoints
         ]
         self.servers.setdefault(key, tuple(lines))
         if own:
@@ -267,7 +268,3 @@ def _table(name: str, rules: list[str]) -> str:
 def _set_name(suffix: str, family: Family) -> str:
     name = f"KUBE-6-{suffix}" if family == "IPv6" else f"KUBE-{suffix}"
     return name[:SET_NAME_LENGTH_MAX]  # as upstream: one of them loses its last letter
-
-
-def _socket(ip: str, port: int) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

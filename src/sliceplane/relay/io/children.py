@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Generic, TypeVar
 
-from sliceplane.api.errors import StatusError, unauthorized
+from sliceplane.api.errors import StatusError, unauthorized, unavailable
 from sliceplane.api.resource import Resource
 from sliceplane.api.scheme import SubjectAccessReviews, TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.metrics import Metrics
 from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.reviews import (
@@ -39,6 +39,7 @@ REVIEWS_MAX: Final = 32
 _STEPS: Final = 20
 #: answered without a review, as upstream's --authorization-always-allow-paths
 ALWAYS_ALLOWED: Final = ("/healthz", "/livez", "/readyz")
+_REMEDY: Final = "; bind the ClusterRole system:auth-delegator to the relay"
 
 
 class Reviewer(Generic[V]):
@@ -60,7 +61,7 @@ class Reviewer(Generic[V]):
         self._room = room
         self._clock = clock
         self._verdicts: Verdicts[V] = Verdicts(VERDICT_S)
-        self._asking: dict[bytes, asyncio.Task[V]] = {}
+        self._calls: SharedCalls[bytes, V] = SharedCalls()
         self.sent = 0
 
     def newest(self, question: bytes) -> V | None:
@@ -73,28 +74,23 @@ class Reviewer(Generic[V]):
         verdict = self._verdicts.fresh(question, self._clock(), age_s_max)
         if verdict is not None:
             return verdict.value
-        task = self._asking.get(question)
-        if task is None:
-            task = self._asking[question] = asyncio.create_task(self._send(question, review))
-            task.add_done_callback(partial(self._forget, question))
-        return await asyncio.shield(task)
-
-    def _forget(self, question: bytes, task: asyncio.Task[V]) -> None:
-        del self._asking[question]
-        if not task.cancelled():
-            task.exception()  # its askers may all be gone
+        return await asyncio.shield(
+            self._calls.start(question, lambda: self._send(question, review))
+        )
 
     async def _send(self, question: bytes, review: bytes) -> V:
-        kind = self._resource.kind
         async with self._room:
             self.sent += 1
             asked_at = self._clock()
             try:
                 value = self._read(await self._client.post(self._resource.path(), review))
-            except StatusError as error:
-                raise _unanswered(kind, str(error), error.code == 403) from error
-            except (Unreachable, ValueError) as error:
-                raise _unanswered(kind, str(error)) from error
+            except (StatusError, Unreachable, ValueError) as error:
+                is_forbidden = isinstance(error, StatusError) and error.code == 403
+                remedy = _REMEDY if is_forbidden else ""
+                kind = self._resource.kind
+                raise unavailable(
+                    f"the relay's parent did not answer {kind}: {error}{remedy}"
+                ) from error
         self._verdicts.put(question, value, asked_at)
         return value
 
@@ -169,12 +165,6 @@ class Children:
 
 def _bytes_of(token: str) -> bytes:
     return token.encode("utf-8", "surrogateescape")
-
-
-def _unanswered(kind: str, why: str, is_forbidden: bool = False) -> StatusError:
-    remedy = "; bind the ClusterRole system:auth-delegator to the relay" if is_forbidden else ""
-    message = f"the relay's parent did not answer {kind}: {why}{remedy}"
-    return StatusError(503, "ServiceUnavailable", message, {}, retry_after_s=1)
 
 
 class OpenChildren:

@@ -7,20 +7,21 @@ it may, and which version memory must have reached; its answers are then at hand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.errors import StatusError, internal
+from sliceplane.api.errors import StatusError, internal, unavailable
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import BY_PATH
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.io.log import get_logger
+from sliceplane.relay.io.barriers import BarrierAnswers
 from sliceplane.relay.io.children import ALWAYS_ALLOWED, Children
 from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.io.reports import ReplayedBody, ReportLeases
-from sliceplane.relay.io.upstream import Passages
 from sliceplane.relay.parts import part_of
 from sliceplane.server.io.requests.auth import ANONYMOUS
 from sliceplane.server.io.requests.limits import OverCapacity
@@ -67,39 +68,52 @@ class RelayFront:
         server: App,
         parents: Mapping[Selection, Parent],
         children: Children,
-        passage: Passage | Passages,
+        passage: Passage,
+        answers: BarrierAnswers | None,
         *,
         name: str,
         clock: Callable[[], float],
     ) -> None:
-        """*name*: the relay's in the Via header."""
+        """*answers*: reports that are aggregated; ``None``: all are passed on. *name*: the relay's
+        in the Via header.
+        """
         self._server = server
         self._parents = parents
         self._children = children
         self._passage = passage
+        self._answers = answers
+        self.reports = None if answers is None else answers.leases
         self._name = name
         self._clock = clock
         #: the parent is no newer than our schemas, so protobuf loses no field
         self.knows_protobuf = False
         self._lists_passed = 0
-        #: Leases that are aggregated; ``None``: all are passed on
-        self.reports: ReportLeases | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         path = parse(request.path)
-        if self.reports is None or path is None or not self.reports.concerns(request, path):
-            await self._respond(request, scope, receive, send)
+        reports = self.reports
+        if path is None or reports is None or not reports.concerns(request, path):
+            decision = self._passed_read(request, path)
+            if await self._is_served(decision, request, scope, receive, send):
+                del decision, request, path  # a watch lasts, and the server has a copy
+                await self._server(scope, receive, send)
             return
-        body = ReplayedBody(receive, self._passage.bodies, request.client_address)
-        try:
-            await self._respond(request, scope, body, send)
-        finally:
-            body.close()
+        bodies = self._passage.bodies
+        with closing(ReplayedBody(receive, bodies, request.client_address)) as body:
+            decision = self._passed_report(request, path, body, reports)
+            if await self._is_served(decision, request, scope, body, send):
+                await self._server(scope, body, send)
 
-    async def _respond(
-        self, request: Request, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def _is_served(
+        self,
+        decision: Coroutine[Any, Any, str | None],
+        request: Request,
+        scope: Any,
+        receive: Receive,
+        send: Send,
+    ) -> bool:
+        """Returns True if the server answers the request, and else answers it."""
         began = False
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -108,18 +122,17 @@ class RelayFront:
             await send(message)
 
         try:
-            read = await self._passed_read(request, receive)
+            read = await decision
             if read is SERVED:
-                await self._server(scope, receive, send)
-                return
+                return True
             self._lists_passed += read == "list"
             try:
                 await self._passage.respond(request, scope, receive, noting)
-                return
+                return False
             finally:
                 self._lists_passed -= read == "list"
         except ConnectionAbortedError:
-            return  # an answer that is not complete ends its connection
+            return False  # an answer that is not complete ends its connection
         except OverCapacity:
             response = too_many_requests()
         except StatusError as error:
@@ -130,28 +143,38 @@ class RelayFront:
         if not began:
             now = self._clock()
             await send_response(request, send, response, None, now=now, audit_id="")
+        return False
 
-    async def _passed_read(self, request: Request, receive: Receive) -> str | None:
-        """Returns the verb of a read that is passed on, "" for any other request that is, and
-        ``SERVED``.  Raises ``StatusError``.
-        """
+    # Decisions: the verb of a read that is passed on, "" for any other request that is, and
+    # ``SERVED``. They raise ``StatusError``.
+
+    def _refuse_loop(self, request: Request) -> None:
         if self._name in request.header(b"via"):
             message = f"{self._name} is its own parent: a request came back to it"
             raise StatusError(508, "LoopDetected", message, {})
-        path = parse(request.path)
+
+    async def _passed_report(
+        self, request: Request, path: ResourcePath, body: ReplayedBody, reports: ReportLeases
+    ) -> str | None:
+        self._refuse_loop(request)
+        verb = verb_of(request.method, path, is_watch=False)
+        if not await self._may(request, request.attributes(verb, path)):
+            return SERVED  # the server has the refusal
+        creates = verb in ("update", "patch") and not reports.has(path.name)
+        if creates and not await self._may(request, request.attributes("create", path)):
+            return ""
+        return SERVED if await reports.keeps(request, path.name, body) else ""
+
+    async def _passed_read(self, request: Request, path: ResourcePath | None) -> str | None:
+        self._refuse_loop(request)
         if path is None:
-            if self._passage.takes_all or not request.path.startswith(OWN_PAGES):
-                return ""
-            await self._may(request, Attributes(verb=request.method.lower(), path=request.path))
+            needed = self._answers and self._answers.right(request.method, request.path)
+            if not needed:
+                if self._passage.takes_all or not request.path.startswith(OWN_PAGES):
+                    return ""
+                needed = Attributes(verb=request.method.lower(), path=request.path)
+            await self._may(request, needed)
             return SERVED
-        if self.reports is not None and isinstance(receive, ReplayedBody):
-            verb = verb_of(request.method, path, is_watch=False)
-            if not await self._may(request, request.attributes(verb, path)):
-                return SERVED  # the server has the refusal
-            creates = verb in ("update", "patch") and not self.reports.has(path.name)
-            if creates and not await self._may(request, request.attributes("create", path)):
-                return ""
-            return SERVED if await self.reports.keeps(request, path.name, receive) else ""
         read = self._read_of(request, path)
         if read is None:
             return ""
@@ -187,11 +210,11 @@ class RelayFront:
         )
         if parent.trouble and parent.mirror.filled and read.verb == "watch":
             # An accepted watch tells its client that what it has is current.
-            raise _unavailable(f"no new watch: {parent.trouble}")
+            raise unavailable(f"no new watch: {parent.trouble}")
         if await parent.reach(read.revision, QUICK_S if is_quick else CURRENT_S_MAX):
             return True
         if not (parent.mirror.filled or is_quick):
-            raise _unavailable(parent.trouble)  # all that wait for a start would be a storm
+            raise unavailable(parent.trouble)  # all that wait for a start would be a storm
         if not can_pass:
             raise StatusError(504, "Timeout", "the relay has not reached that version", {})
         return False
@@ -203,16 +226,18 @@ class RelayFront:
     def _read_of(self, request: Request, path: ResourcePath) -> Read | None:
         """Returns the read that a request is; ``None``: memory cannot serve it."""
         resource = BY_PATH.get((path.group, path.version, path.plural))
-        if resource is None or request.method != "GET":
+        if (
+            resource is None
+            or request.method != "GET"
+            or path.subresource
+            or path.overlong
+            or path.legacy_watch
+            or request.headers_of(b"impersonate-")
+            or (not self.knows_protobuf and "protobuf" in request.header(b"accept"))
+        ):
             return None
         parent = part_of(self._parents, resource, request.query.first("labelSelector"))
         if parent is None:
-            return None
-        if path.subresource or path.overlong or path.legacy_watch:
-            return None
-        if request.headers_of(b"impersonate-"):
-            return None
-        if not self.knows_protobuf and "protobuf" in request.header(b"accept"):
             return None
         verb = verb_of("GET", path, is_watch=request.query.flag("watch"))
         token = request.query.first("continue")
@@ -239,7 +264,3 @@ def _continues_here(parent: Parent, token: str) -> bool:
         return True
     store = parent.mirror.store
     return revision == NEWEST or store.compacted <= revision <= store.revision
-
-
-def _unavailable(why: str) -> StatusError:
-    return StatusError(503, "ServiceUnavailable", why, {}, retry_after_s=1)

@@ -19,6 +19,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.consume.drain.relays import SILENT_S
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.rng import Rng
 from sliceplane.relay.earlier import CatchUp, WatchScope
 from sliceplane.relay.io.upstream import ParentClient
@@ -65,10 +66,12 @@ class Parent:
             client, self._selection, clock=clock, rng=rng, cache=mirror.cache
         )
         self.informer.add_handler(mirror.on_changes, lambda: None, mirror.on_mark)
-        self._next_version: asyncio.Task[int] | None = None
+        #: one question for all who wait for the next
+        self._versions: SharedCalls[None, int] = SharedCalls()
         self._one_at_a_time = asyncio.Lock()
-        self._progress: asyncio.Task[None] | None = None
-        self._catch_ups: dict[WatchScope, asyncio.Task[None]] = {}
+        self._progress: SharedCalls[None, None] = SharedCalls()
+        #: once for all who wait
+        self._catch_ups: SharedCalls[WatchScope, None] = SharedCalls()
         self._catch_up_slots = asyncio.Semaphore(CATCH_UPS_MAX)
 
     @property
@@ -92,8 +95,8 @@ class Parent:
         try:
             await self.informer.run()
         finally:
-            for task in (self._next_version, self._progress, *self._catch_ups.values()):
-                if task is not None:
+            for calls in (self._versions, self._progress, self._catch_ups):
+                for task in calls.values():
                     task.cancel()
 
     async def reach(self, revision: int | None, seconds: float) -> bool:
@@ -111,7 +114,7 @@ class Parent:
                 with suppress(StatusError):
                     await self._horizon.reach(goal, min(PROGRESS_AFTER_S, seconds))
                 if goal > store.revision:
-                    self._begin_progress()
+                    self._progress.start(None, self._watch_progress)
                     await self._horizon.reach(goal, seconds)
         except (StatusError, Unreachable, TimeoutError):
             return False
@@ -126,13 +129,7 @@ class Parent:
             async with asyncio.timeout(CATCH_UP_S_MAX):
                 while earlier.lacks(scope, since):
                     earlier.want(scope, since)
-                    task = self._catch_ups.get(scope)
-                    if task is None:
-                        task = asyncio.create_task(self._fetch(scope))
-                        self._catch_ups[scope] = task
-                        task.add_done_callback(lambda _: self._catch_ups.pop(scope))
-                        task.add_done_callback(_forget)
-                    await asyncio.shield(task)
+                    await asyncio.shield(self._catch_ups.start(scope, lambda: self._fetch(scope)))
 
     async def _fetch(self, scope: WatchScope) -> None:
         """The catch-up of all who want one of *scope* now."""
@@ -173,25 +170,17 @@ class Parent:
             await asyncio.sleep(FILLED_CHECK_S)
 
     async def _current_version(self) -> int:
-        """The parent's version at the call, or later: one question for all who wait for the
-        next.
-        """
-        task = self._next_version
-        if task is None:
-            task = self._next_version = asyncio.create_task(self._ask_version())
-            task.add_done_callback(_forget)
-        return await asyncio.shield(task)
+        """The parent's version at the call, or later."""
+        return await asyncio.shield(self._versions.start(None, self._next_version))
+
+    async def _next_version(self) -> int:
+        async with self._one_at_a_time:
+            self._versions.pop(None, None)  # a read that comes from now on needs the next
+            return await self._ask_version()
 
     async def _ask_version(self) -> int:
-        async with self._one_at_a_time:
-            self._next_version = None  # a read that comes from now on needs the next
-            page = await self._client.list(self._selection, limit=1)
-            return revision_of(page.resource_version)
-
-    def _begin_progress(self) -> None:
-        if self._progress is None or self._progress.done():
-            self._progress = asyncio.create_task(self._watch_progress())
-            self._progress.add_done_callback(_forget)
+        page = await self._client.list(self._selection, limit=1)
+        return revision_of(page.resource_version)
 
     async def _watch_progress(self) -> None:
         """Follows the parent for a moment, to the first bookmark."""
@@ -209,9 +198,3 @@ class Parent:
                 if message.type == "ERROR":
                     return
                 seen = max(seen, decode(message.body, Object).metadata.revision)
-
-
-def _forget(task: asyncio.Task[object]) -> None:
-    """Its askers may all be gone, or it is tried again: an error is no news."""
-    if not task.cancelled():
-        task.exception()

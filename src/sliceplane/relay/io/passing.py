@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from sliceplane.api.errors import StatusError, too_large_body
+from sliceplane.api.errors import StatusError, unavailable
 from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
+from sliceplane.relay.siblings import Siblings
 from sliceplane.server.io.requests.limits import OverCapacity
-from sliceplane.server.io.requests.request import BODY_BYTES_MAX, Receive, Request, Send
+from sliceplane.server.io.requests.request import Receive, Request, Send, read_body
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http.answers import BadStream
@@ -49,31 +50,52 @@ _NOT_PASSED: Final = frozenset(
 )
 
 
+class _Way(NamedTuple):
+    """Connections to one parent, without credentials."""
+
+    pool: ConnectionPool
+    host: bytes
+    prefix: str
+
+    @classmethod
+    def of(cls, connection: Connection) -> _Way:
+        plain = replace(connection, credentials=Fixed(), headers=())
+        if plain.tls is not None:
+            tls = plain.tls.without_certificate()
+            plain = replace(plain, tls=tls, ssl_context=tls.current()[1])
+        server = urlsplit(plain.server)
+        return cls(ConnectionPool(plain), server.netloc.encode(), server.path)
+
+
 class Passage:
     """Owned by one relay.  *name* is the relay's in the Via header."""
 
     #: every client can be passed on, and the relay has no pages of its own
     takes_all = False
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        tls = None if connection.tls is None else connection.tls.without_certificate()
-        self._connection = replace(connection, credentials=Fixed(), headers=(), tls=tls)
-        if tls is not None:
-            self._connection = replace(self._connection, ssl_context=tls.current()[1])
-        self._pool = ConnectionPool(self._connection)
-        server = urlsplit(connection.server)
-        self._host = server.netloc
-        self._prefix = server.path
+    def __init__(
+        self,
+        connections: Iterable[Connection],
+        siblings: Siblings,
+        name: str,
+        *,
+        passed_max: int = PASSED_MAX,
+        bodies_bytes_max: int = BODIES_BYTES_MAX,
+    ) -> None:
+        """*connections*: to each parent, in the order of *siblings*."""
+        self._ways = [_Way.of(connection) for connection in connections]
+        self._siblings = siblings
         self._name = name
-        self.requests = Shares(PASSED_MAX)
-        self.bodies = Shares(BODIES_BYTES_MAX)
+        self.requests = Shares(passed_max)
+        self.bodies = Shares(bodies_bytes_max)
         self.metrics = Metrics()
         self.passed = self.metrics.counter(
             "sliceplane_relay_passed_requests_total", "Requests passed on to the parent."
         )
 
     async def close(self) -> None:
-        await self._pool.close()
+        for way in self._ways:
+            await way.pool.close()
 
     async def respond(self, request: Request, scope: Any, receive: Receive, send: Send) -> None:
         """Raises ``StatusError`` and ``OverCapacity`` before the answer begins, and
@@ -82,14 +104,21 @@ class Passage:
         child = await self._account(request)
         if not self.requests.take(child):
             raise OverCapacity
+        charged = 0
+
+        def charge(size: int) -> None:
+            nonlocal charged
+            if size > charged and not self.bodies.take(child, size - charged):
+                raise OverCapacity
+            charged = size
+
         try:
-            body = await self._body(child, receive)
-            try:
-                await self._exchange(request, scope, body, receive, send)
-            finally:
-                self._release_body(child, len(body))
+            body = await read_body(receive, charge)
+            await self._exchange(request, scope, body, receive, send)
         finally:
-            self.requests.release(child, 1)
+            if charged:
+                self.bodies.release(child, charged)
+            self.requests.release(child)
 
     async def _account(self, request: Request) -> str:
         """Returns the name under which the request is counted. Raises ``StatusError`` for a client
@@ -109,77 +138,43 @@ class Passage:
         if not request.connection.authenticated(account):
             raise OverCapacity
 
-    def _fields(self, request: Request, scope: Any) -> Iterable[tuple[bytes, bytes]]:
+    def _fields(self, request: Request, scope: Any, host: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Returns the headers of the request as it is passed on, but for the length."""
         via = request.header(b"via")
         mine = f"1.1 {self._name}"
-        yield b"Host", self._host.encode()
+        yield b"Host", host
         yield from passed(scope["headers"])
         yield b"Via", (f"{via}, {mine}" if via else mine).encode("latin-1")
-
-    async def _body(self, child: str, receive: Receive) -> bytes:
-        """Raises the 413 ``StatusError``, ``OverCapacity`` and ``ConnectionAbortedError``."""
-        portions: list[bytes] = []
-        size = 0
-        try:
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionAbortedError("the child went away while sending its request")
-                portion = message.get("body", b"")
-                if size + len(portion) > BODY_BYTES_MAX:
-                    raise too_large_body(BODY_BYTES_MAX)
-                if portion and not self.bodies.take(child, len(portion)):
-                    raise OverCapacity
-                size += len(portion)
-                portions.append(portion)
-                if not message.get("more_body", False):
-                    return b"".join(portions)
-        except BaseException:
-            self._release_body(child, size)
-            raise
-
-    def _release_body(self, child: str, size: int) -> None:
-        if size:
-            self.bodies.release(child, size)
 
     async def _exchange(
         self, request: Request, scope: Any, body: bytes, receive: Receive, send: Send
     ) -> None:
         self.passed.value += 1
-        connection = await self._ask(request.method, self._message(request, scope, body))
+        number = self._siblings.current
+        way = self._ways[number]
+        message = self._message(request, scope, body, way)
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                connection = await way.pool.ask(
+                    request.method, message, is_repeatable=request.method in _REPEATABLE
+                )
+        except (OSError, TimeoutError, BadStream, Unreachable) as error:
+            self._siblings.on_failure(number)
+            raise unavailable(
+                f"the relay's parent gives no answer: {why_no_answer(error)}"
+            ) from error
         try:
             self._trust(request, connection.answer.status)
             await self._answer(request, connection, receive, send)
         finally:
-            self._pool.release(connection)
+            way.pool.release(connection)
 
-    async def _ask(self, method: str, message: bytes) -> ClientConnection:
-        """Returns the connection with the head of the answer.  Raises the 503 ``StatusError``."""
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                while True:
-                    connection = await self._pool.take(recheck_files=False)
-                    try:
-                        await connection.ask(method, message)
-                        return connection
-                    except BaseException as error:
-                        # The parent may have closed it while nothing was asked.
-                        unheard = connection.idle_since is not None and not connection.answer.began
-                        self._pool.release(connection)
-                        if not (isinstance(error, ConnectionError) and unheard):
-                            raise
-                        if method not in _REPEATABLE:
-                            raise
-        except (OSError, TimeoutError, BadStream, Unreachable) as error:
-            raise _no_parent(why_no_answer(error)) from error
-
-    def _message(self, request: Request, scope: Any, body: bytes) -> bytes:
+    def _message(self, request: Request, scope: Any, body: bytes, way: _Way) -> bytes:
         """Raises the 400 ``StatusError``."""
-        fields = list(self._fields(request, scope))
+        fields = list(self._fields(request, scope, way.host))
         if body or request.method in ("POST", "PUT", "PATCH"):
             fields.append((b"Content-Length", b"%d" % len(body)))
-        target = f"{request.method} {self._prefix}{request.uri} HTTP/1.1".encode("latin-1")
+        target = f"{request.method} {way.prefix}{request.uri} HTTP/1.1".encode("latin-1")
         lines = [target, *(b"%b: %b" % field for field in fields), b"", b""]
         head = b"\r\n".join(lines)
         if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
@@ -247,8 +242,3 @@ def _refuse_unpassable(request: Request) -> None:
 def passed(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
     """Returns the headers that are of more than one connection."""
     return ((name, value) for name, value in headers if name.decode("latin-1") not in _NOT_PASSED)
-
-
-def _no_parent(why: str) -> StatusError:
-    message = f"the relay's parent gives no answer: {why}"
-    return StatusError(503, "ServiceUnavailable", message, {}, retry_after_s=1)

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
@@ -28,7 +29,6 @@ from sliceplane.kit.io.logs.output import configure
 from sliceplane.kit.io.process.free_memory import bound_heap
 from sliceplane.kit.io.process.lifeline import end_with_parent
 from sliceplane.kit.io.tls.acceptor import RESERVED_DESCRIPTORS
-from sliceplane.kit.shares import Shares
 from sliceplane.relay.io.children import Children
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage, passed
@@ -45,7 +45,7 @@ from sliceplane.relay.io.readers import (
 from sliceplane.relay.io.relay import Relay, RelayConfig
 from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.server.io.connections.local import PEER_HEADER, Peer
-from sliceplane.server.io.requests.limits import Limits, OverCapacity
+from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.request import Request
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
@@ -57,14 +57,11 @@ class OwnServer(Parent):
     """The server tells how far its events are, so a consistent read waits for no bookmark."""
 
     async def _ask_version(self) -> int:
-        async with self._one_at_a_time:
-            self._next_version = None  # a read that comes from now on needs the next
-            since = self.mirror.store.revision
-            query = f"?resource={self.mirror.resource.storage_key}&since={since}"
-            page = await self._client.page(PROGRESS_PAGE + query, bytes_max=1024)
-            seen, revision = msgspec.json.decode(page, type=tuple[int, int])
-            self.mirror.on_progress(seen, revision)
-            return revision
+        query = self.mirror.resource.storage_key, self.mirror.store.revision
+        page = await self._client.post(PROGRESS_PAGE, encode(query))
+        seen, revision = msgspec.json.decode(page, type=tuple[int, int])
+        self.mirror.on_progress(seen, revision)
+        return revision
 
 
 class LocalPassage(Passage):
@@ -72,17 +69,10 @@ class LocalPassage(Passage):
 
     takes_all = True
 
-    def __init__(
-        self, connection: Connection, name: str, children: Children, limits: Limits, readers: int
-    ) -> None:
-        """*readers*: the number of processes."""
-        super().__init__(connection, name)
+    def __init__(self, children: Children, *parents: Any, **bounds: Any) -> None:
+        """*parents* and *bounds*: as of ``Passage``."""
+        super().__init__(*parents, **bounds)
         self._children = children
-        # Each takes a descriptor of the server, which needs some of its own.
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        room = (descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4)) // readers
-        self.requests = Shares(min(limits.connections_max, room))
-        self.bodies = Shares(limits.bodies_bytes_max)
 
     async def _account(self, request: Request) -> str:
         """Returns the user, as the server counts."""
@@ -99,8 +89,8 @@ class LocalPassage(Passage):
     def _trust(self, request: Request, status: int) -> None:
         """The account was counted before."""
 
-    def _fields(self, request: Request, scope: Any) -> Iterable[tuple[bytes, bytes]]:
-        yield b"Host", request.headers.get(b"host", self._host.encode())
+    def _fields(self, request: Request, scope: Any, host: bytes) -> Iterable[tuple[bytes, bytes]]:
+        yield b"Host", request.headers.get(b"host", host)
         yield from (field for field in passed(scope["headers"]) if field[0] != PEER_HEADER)
         yield PEER_HEADER, Peer(request.certificate, scope.get("client")).header()
 
@@ -134,9 +124,12 @@ class ReaderRelay(Relay):
                 audit=plane.audit,
                 anonymous=plane.anonymous,
             ),
+            sock=socket.socket(fileno=config.descriptor),
         )
-        self._descriptor = config.descriptor
-        self._readers = plane.readers
+        # Each request takes a descriptor of the server, which needs some of its own.
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4)
+        self._passed_max = min(plane.limits.connections_max, room // plane.readers)
         self._page = f"{METRICS_PAGE}reader-{config.number}"
 
     async def __aexit__(self, *error: object) -> None:
@@ -144,12 +137,15 @@ class ReaderRelay(Relay):
             task.cancel()
         await super().__aexit__(*error)
 
-    def _open_port(self) -> socket.socket:
-        return socket.socket(fileno=self._descriptor)
-
     def _make_passage(self, children: Children) -> Passage:
-        limits = self.config.limits
-        return LocalPassage(self._connections[0], self.name, children, limits, self._readers)
+        return LocalPassage(
+            children,
+            self._connections,
+            self.siblings,
+            self.name,
+            passed_max=self._passed_max,
+            bodies_bytes_max=self.config.limits.bodies_bytes_max,
+        )
 
     async def _begin(self, client: ParentClient) -> None:
         """Clients wait in the queue of the socket until memory is filled."""

@@ -24,7 +24,6 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec.structs import replace
@@ -41,7 +40,7 @@ from sliceplane.server.io.connections.listener import App
 from sliceplane.server.io.connections.local import Peer, private_socket, with_peers
 from sliceplane.server.io.datadir import write_private
 from sliceplane.server.io.plane import ServerPlane
-from sliceplane.server.io.requests.request import BODY_BYTES_MAX, Receive, Send
+from sliceplane.server.io.requests.request import Receive, Send, read_body
 from sliceplane.server.store.mvcc import Compacted
 from sliceplane.watch.io.certificates import Certificate
 
@@ -87,7 +86,6 @@ class _Process:
 
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
-        self.started_at = 0.0
         self.heard_at = 0.0
         self.ready = asyncio.Event()
         self.families: tuple[Family, ...] = ()
@@ -132,26 +130,21 @@ class ReaderProcesses:
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> tuple[int, bytes]:
         path: str = scope["path"]
+        body = await read_body(receive, lambda _: None)
         if path == PROGRESS_PAGE:
-            return await self._progress(parse_qs(scope["query_string"].decode()))
+            return await self._progress(body)
         reader = self._readers[path.removeprefix(METRICS_PAGE)]
-        body = b""
-        while len(body) <= BODY_BYTES_MAX:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                break
         reader.families = pickle.loads(body)  # of a process of this user, which has our keys, too
         reader.heard_at = asyncio.get_running_loop().time()
         reader.ready.set()
         return 200, b"{}"
 
-    async def _progress(self, query: dict[str, list[str]]) -> tuple[int, bytes]:
+    async def _progress(self, query: bytes) -> tuple[int, bytes]:
         """Answers with the version of the newest event of a resource after a version, else that
         version, and with the current version.
         """
         await self._plane.committer.current()
-        resource, since = query["resource"][0], int(query["since"][0])
+        resource, since = msgspec.json.decode(query, type=tuple[str, int])
         store = self._plane.store
         try:
             events = store.events_since(since, resource)
@@ -238,7 +231,7 @@ class ReaderProcesses:
         """Starts the process as often as it ends."""
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
-            reader.started_at = loop.time()
+            started_at = loop.time()
             code = await self._run(reader, config)
             reader.ready.clear()
             if self._stopping.is_set():
@@ -247,7 +240,7 @@ class ReaderProcesses:
             _log.error(
                 "a reader process ended: it is started anew", number=config.number, code=code
             )
-            await asyncio.sleep(max(0.0, reader.started_at + RESTART_S - loop.time()))
+            await asyncio.sleep(max(0.0, started_at + RESTART_S - loop.time()))
 
     async def _run(self, reader: _Process, config: ReaderConfig) -> int:
         """Returns the exit code of one process."""

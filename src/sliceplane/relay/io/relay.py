@@ -6,11 +6,10 @@ It keeps nothing on disk. Certificates are read again when their files change.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -28,28 +27,28 @@ from sliceplane.api.users import User
 from sliceplane.consume.drain.relays import RelayReport
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
-from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.tls.acceptor import serving_context
+from sliceplane.kit.io.tls.files import FileTls
+from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
+from sliceplane.relay.io.barriers import BarrierAnswers
 from sliceplane.relay.io.children import Children, OpenChildren
 from sliceplane.relay.io.front import RelayFront
 from sliceplane.relay.io.parent import Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.io.reports import NEEDED, ReportLeases
-from sliceplane.relay.io.served import FrontDurability, PartStreams, Served, ServedParts
-from sliceplane.relay.io.upstream import ParentClient, Passages
+from sliceplane.relay.io.served import FrontDurability, Served, ServedParts
+from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.metrics import declare_metrics
 from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.parts import parts_of
 from sliceplane.relay.siblings import Siblings
 from sliceplane.relay.subtree import described
-from sliceplane.server.io.audit.log import AuditConfig, AuditLog
+from sliceplane.server.io.audit.log import AuditConfig
 from sliceplane.server.io.connections.listener import Listener, bind
-from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
+from sliceplane.server.io.metrics import LoopSteps
 from sliceplane.server.io.nonresource.discovery import Discovery
-from sliceplane.server.io.nonresource.pages import HealthChecks
-from sliceplane.server.io.offload.service import OffloadService
+from sliceplane.server.io.process import ServingProcess
 from sliceplane.server.io.requests.app import ApiServer, Services
 from sliceplane.server.io.requests.limits import Limits
 from sliceplane.server.io.requests.reports import ReportService
@@ -63,9 +62,8 @@ from sliceplane.server.store.shelf import HISTORY_BYTES_MAX, HISTORY_KEEP_S
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection
 from sliceplane.watch.io.reflect import loop_clock
-from sliceplane.watch.io.tls import stamp
 
-#: between two checks of the files of certificates, and of history whose time is over
+#: between two checks of history whose time is over
 TICK_S: Final = 5.0
 #: between two questions for the parent's release, and after one that had no answer
 VERSION_S: Final = 60.0
@@ -101,38 +99,22 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     anonymous: bool = True
 
 
-class FileTls:
-    """The TLS context of a relay, made anew when its files change."""
-
-    def __init__(self, config: RelayConfig) -> None:
-        """Raises ``StartError``."""
-        self._files = config.cert_file, config.key_file, config.client_ca_file
-        self._stamps = tuple(map(stamp, self._files))
-        self.context = serving_context(*self._files)
-
-    def follow(self) -> bool | None:
-        """Returns ``None`` if nothing has changed, and else True if authorities have. Raises
-        ``StartError`` if the files cannot be used.
-        """
-        changed = tuple(map(stamp, self._files))
-        if changed == self._stamps:
-            return None
-        self.context = serving_context(*self._files)
-        is_distrusting = changed[2] != self._stamps[2]
-        self._stamps = changed
-        return is_distrusting
-
-
-class Relay:
+class Relay(ServingProcess):
     """Used as a context manager, in one loop."""
 
     def __init__(
-        self, connection: Connection, config: RelayConfig, siblings: Sequence[Connection] = ()
+        self,
+        connection: Connection,
+        config: RelayConfig,
+        siblings: Sequence[Connection] = (),
+        sock: socket.socket | None = None,
     ) -> None:
         """*connection*: to the parent, as a user that may list and watch the resources, and create
-        TokenReviews and SubjectAccessReviews; *siblings*: to others like it.
+        TokenReviews and SubjectAccessReviews; *siblings*: to others like it. *sock*: that listens.
         """
+        super().__init__(time.time)
         self.config = config
+        self._sock = sock
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self.name = f"sliceplane-relay-{rng.uuid()}"
         self._rng = rng
@@ -141,17 +123,12 @@ class Relay:
             replace(each, headers=(*each.headers, via)) for each in (connection, *siblings)
         ]
         self.siblings = Siblings(len(self._connections), rng.fork())
-        self.health = HealthChecks()
-        self.metrics = ServerMetrics()
-        self._cleanup = contextlib.AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
         # Set by ``start``.
         self.url: str
         self.port: int
         self.parents: dict[Selection, Parent]
+        self.reports: ReportService
         self.front: RelayFront
-        self.listener: Listener
 
     async def __aenter__(self) -> Self:
         """Returns when the port answers.  Raises ``StartError``."""
@@ -179,40 +156,32 @@ class Relay:
 
     async def _start(self) -> None:
         config = self.config
-        self._tls = FileTls(config)
-        sock = self._open_port()
+        tls = FileTls(config.cert_file, config.key_file, config.client_ca_file)
+        sock = self._sock or bind(config.bind_address, config.port)
         self._cleanup.callback(sock.close)
-        host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
         self.port = sock.getsockname()[1]
-        address = f"{host}:{self.port}"
+        address = join_host_port(config.bind_address, self.port)
         self.url = f"https://{address}"
         client = ParentClient(self._connections, self.siblings)
         self._cleanup.push_async_callback(client.close)
         self.front = self._application(client, address)
-        self.listener = Listener(
+        listener = Listener(
             self.front,
             connections_max=config.limits.connections_max,
             unauthenticated_bytes_max=config.limits.unauthenticated_bytes_max,
         )
-        self.metrics.include(self.listener.metrics.families)
-        descriptors.raise_limit()
+        self._listen(listener, STOP_GRACE_S, self._end_watches)
         await self._begin(client)
-        self.listener.start(sock, self._tls.context)
-        self._cleanup.push_async_callback(
-            self.listener.stop, grace_s=STOP_GRACE_S, end_watches=self._end_watches
-        )
+        listener.start(sock, tls.context)
+        self._spawn(tls.follow(listener.use), "certificates")
         self._spawn(self._tick(), "ticks")
 
     # Different in a process of a server (``reader``)
 
     parent_type: ClassVar[type[Parent]] = Parent
 
-    def _open_port(self) -> socket.socket:
-        return bind(self.config.bind_address, self.config.port)
-
-    def _make_passage(self, children: Children) -> Passage | Passages:
-        passages = [Passage(connection, self.name) for connection in self._connections]
-        return Passages(passages, self.siblings)
+    def _make_passage(self, children: Children) -> Passage:
+        return Passage(self._connections, self.siblings, self.name)
 
     async def _begin(self, client: ParentClient) -> None:
         """Called before clients are accepted."""
@@ -220,29 +189,28 @@ class Relay:
 
     def _application(self, client: ParentClient, address: str) -> RelayFront:
         config = self.config
-        clock = time.time
-        steady = loop_clock(clock())
+        steady = loop_clock(self.clock())
         plurals = frozenset(resource.plural for resource in config.resources)
         children = Children(client, steady, plurals if config.trust_nodes else frozenset())
         watches = OpenChildren(children)
-        offload = OffloadService()
-        self._cleanup.push_async_callback(offload.close)
+        self._start_offload()
         served = {
-            part: self._serve(part, client, offload, watches, steady)
+            part: self._serve(part, client, watches, steady)
             for part in parts_of(config.resources, config.zone)
         }
         self.parents = {part: one.parent for part, one in served.items()}
-        reports = self._aggregate_reports(client, offload, steady)
+        answers = self._aggregate_reports(client, steady)
+        reports = None if answers is None else answers.leases
+        self.reports = ReportService(self.clock) if answers is None else answers.memory
         offered = config.resources if reports is None else (*config.resources, Leases)
         parts = ServedParts(served, reports)
         passage = self._make_passage(children)
         self._cleanup.push_async_callback(passage.close)
         steps = LoopSteps(self.metrics)
-        audit = self._audit_log()
         app = ApiServer(
             Services(
-                resources=parts,
-                watches=PartStreams(parts),
+                respond=parts.respond,
+                stream=parts.stream,
                 discovery=Discovery(address, offered),
                 health=self.health,
                 metrics=self.metrics,
@@ -251,33 +219,28 @@ class Relay:
                 decide=children.known_decision,
                 limits=config.limits,
                 store=next(iter(served.values())).parent.mirror.store,
-                reports=ReportService(clock),
-                audit=audit,
+                reports=self.reports,
+                audit=self._open_audit_log(config.audit),
                 anonymous=config.anonymous,
                 steps=steps,
-                clock=clock,
+                clock=self.clock,
             )
         )
-        for metrics in (app.in_flight, offload, children, passage, self.health):
-            self.metrics.include(metrics.metrics.families)
-        self.metrics.include(log_output.metrics.families)
+        self._include(app.in_flight, self.offload, children, passage, self.health, log_output)
         declare_metrics(self.metrics, self.parents, lambda: self.siblings.moves)
-        self.health.add_readiness(
-            "shutdown", lambda: "the process is stopping" if self._stopping else ""
-        )
+        self._check_shutdown()
         self._spawn(steps.heartbeat(HEARTBEAT_S), "heartbeat")
         self._spawn(watches.run(), "rights of children")
-        front = RelayFront(app, self.parents, children, passage, name=self.name, clock=clock)
-        front.reports = reports
-        return front
+        return RelayFront(
+            app, self.parents, children, passage, answers, name=self.name, clock=self.clock
+        )
 
     def _aggregate_reports(
-        self, client: ParentClient, offload: OffloadService, steady: Callable[[], float]
-    ) -> ReportLeases | None:
+        self, client: ParentClient, steady: Callable[[], float]
+    ) -> BarrierAnswers | None:
         if not self.config.reports_name:
             return None
-        rng = self._rng.fork()
-        name = self.config.reports_name
+        name, rng = self.config.reports_name, self._rng.fork()
         process, zone = self.name.rpartition("-")[2], self.config.zone
         began = round(steady(), 1)
 
@@ -286,7 +249,8 @@ class Relay:
             own = RelayReport(name, process, now, now - began, server, __version__, zone=zone)
             return described(own, self.parents)
 
-        reports = ReportLeases(name, client, offload, steady, rng=rng, describe=describe)
+        reports = ReportLeases(name, client, self.offload, steady, rng=rng, describe=describe)
+        answers = BarrierAnswers(reports, client, steady, rng.fork())
         # Reports are compared with all slices, so a relay of a zone passes those of nodes on.
         reports.core.compares = not zone
         for resource in () if zone else NEEDED:
@@ -296,23 +260,15 @@ class Relay:
                     f"reports are compared with all {resource.plural}: see --resources"
                 )
             reports.follow(parent)
-        self.metrics.include(reports.metrics.families)
+        self._include(reports, answers.memory)
         self._spawn(reports.run(), "reports of nodes")
-        return reports
-
-    def _audit_log(self) -> AuditLog | None:
-        if self.config.audit is None:
-            return None
-        log = AuditLog(self.config.audit, time.time)
-        self._cleanup.callback(log.close)
-        self.metrics.include(log.metrics.families)
-        return log
+        self._spawn(answers.run(), "reports to barriers")
+        return answers
 
     def _serve(
         self,
         part: Selection,
         client: ParentClient,
-        offload: OffloadService,
         open_children: OpenChildren,
         steady: Callable[[], float],
     ) -> Served:
@@ -324,11 +280,11 @@ class Relay:
         registry = Registry(
             mirror.store, rng=self._rng.fork(), config=RegistryConfig(gates=config.gates)
         )
-        resources = ResourceHandlers(registry, mirror.store, FrontDurability(), time.time, offload)
-        ticker = HubTicker(mirror.hub)
-        self._cleanup.callback(ticker.close)
-        watches = WatchHandler(resources, registry, ticker, open_children)
-        self._cleanup.callback(watches.backlogs.close)
+        resources = ResourceHandlers(
+            registry, mirror.store, FrontDurability(), self.clock, self.offload
+        )
+        watches = WatchHandler(resources, registry, HubTicker(mirror.hub), open_children)
+        self._cleanup.callback(watches.close)
         name = f"{part.resource.plural} {part.label_selector}".rstrip()
         self._spawn(parent.run(), name)
         self.health.add_readiness(f"parent-{name}", lambda: parent.trouble)
@@ -337,23 +293,15 @@ class Relay:
     def _end_watches(self) -> None:
         for parent in self.parents.values():
             parent.mirror.hub.close_all()
+        self.reports.close()
 
     async def _tick(self) -> None:
-        """Drops old history, and takes over certificates that changed."""
+        """Drops old history."""
         while True:
             await asyncio.sleep(TICK_S)
             now = asyncio.get_running_loop().time()
             for parent in self.parents.values():
                 parent.mirror.on_tick(now)
-            try:
-                distrusting = self._tls.follow()
-            except StartError as error:  # they are being replaced
-                _log.warning("changed certificates cannot be used", problem=str(error))
-                continue
-            if distrusting is not None:
-                # An authority may be gone: clients show their certificates again.
-                self.listener.use(self._tls.context, distrusting=distrusting)
-                _log.info("certificates were read again")
 
     async def _follow_release(self, client: ParentClient) -> None:
         """Learns whether the parent may have fields that our protobuf schemas lack; and, since each
@@ -374,18 +322,6 @@ class Relay:
             for parent in self.parents.values():
                 parent.loop = loop
             await asyncio.sleep(pause_s)
-
-    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        """A task that ends with the relay."""
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks.append(task)
-
-        async def end() -> None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-        self._cleanup.push_async_callback(end)
 
 
 class _Version(msgspec.Struct):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -145,7 +146,8 @@ class ReportLeases:
         self._client = client
         self._clock = clock
         # Later than versions of before a restart, which clients may have kept.
-        self._store = Store(revision=int(clock() * 1000), compacted=int(clock() * 1000))
+        first = int(clock() * 1000)
+        self._store = Store(revision=first, compacted=first)
         self._registry = Registry(
             self._store, rng=rng, config=RegistryConfig(object_bytes_max=4 * LEASES_BYTES_MAX)
         )
@@ -168,6 +170,8 @@ class ReportLeases:
             "Nodes whose reports are part of the relay's Lease.",
             lambda: len(self.core),
         )
+        #: a Lease may be due
+        self.due = asyncio.Event()
         self._version = ""
         self._last_warning = ""
 
@@ -263,7 +267,10 @@ class ReportLeases:
             if document is not None:
                 await self._write(document)
                 self._drop_old()
-            await asyncio.sleep(STEP_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STEP_S):
+                    await self.due.wait()
+            self.due.clear()
 
     async def _restore(self) -> bool:
         """Reads the Lease of before.  Returns False if the parent gives no answer."""

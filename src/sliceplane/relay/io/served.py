@@ -57,7 +57,7 @@ class ServedParts:
         self._served = served
         self._reports = reports
 
-    def of(self, request: Request, route: Route) -> Served:
+    def _of(self, request: Request, route: Route) -> Served:
         selector = request.query.first("labelSelector")
         served = part_of(self._served, route.target.resource, selector)
         assert served is not None, "the front passes on what no part has"
@@ -66,16 +66,9 @@ class ServedParts:
     async def respond(self, request: Request, route: Route) -> Response:
         if self._reports is not None and route.target.resource is Leases:
             return await self._reports.respond(request, route)
-        return await self.of(request, route).resources.respond(request, route)
+        return await self._of(request, route).resources.respond(request, route)
 
-
-class PartStreams:
-    """Opens each watch at the hub of its part."""
-
-    def __init__(self, parts: ServedParts) -> None:
-        self._parts = parts
-
-    async def respond(
+    async def stream(
         self,
         request: Request,
         route: Route,
@@ -83,11 +76,15 @@ class PartStreams:
         on_head: Callable[[], str],
         traffic: WatchTraffic,
     ) -> None:
-        served = self._parts.of(request, route)
+        """Opens a watch at the hub of its part."""
+        served = self._of(request, route)
+        await self._catch_up(served, request, route)
+        await served.watches.respond(request, route, send, on_head, traffic)
+
+    async def _catch_up(self, served: Served, request: Request, route: Route) -> None:
         target = replace(route.target, name="")
         options = watch_options(request.query, name=route.target.name)
         plan = served.registry.watch_plan(served.resources.context(request), target, options)
         if plan.since is not None:
             scope = WatchScope(plan.namespace, plan.name, plan.selector)
             await served.parent.catch_up(scope, plan.since)
-        await served.watches.respond(request, route, send, on_head, traffic)

@@ -1,21 +1,16 @@
-"""The way to a relay's parents: everything goes to the one in use (``relay.siblings``), what the
-relay asks itself and what it passes on.
-"""
+"""The requests of a relay itself: everything goes to the parent in use (``relay.siblings``)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.meta import revision_of
 from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.kit.io.log import get_logger
-from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.siblings import Siblings
-from sliceplane.server.io.requests.request import Receive, Request, Send
 from sliceplane.watch.actions import is_expired, status_of
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection
@@ -72,18 +67,23 @@ class ParentClient:
                 selection, resource_version=resource_version, **options
             ) as messages:
                 self.siblings.on_opened(selection, number)
-                yield _Checked(messages, partial(self._on_message, selection, number))
+                async with aclosing(self._checked(selection, number, messages)) as checked:
+                    yield checked
         except (StatusError, Unreachable) as error:
             if isinstance(error, StatusError):
                 self._on_error(selection, number, error)
             self._note(number, error)
             raise
 
-    def _on_message(self, selection: Selection, number: int, message: WatchMessage) -> None:
-        if message.type == "ERROR":
-            self._on_error(selection, number, status_of(message.body))
-        else:
-            self.siblings.on_news(selection)
+    async def _checked(
+        self, selection: Selection, number: int, messages: AsyncIterator[WatchMessage]
+    ) -> AsyncGenerator[WatchMessage, None]:
+        async for message in messages:
+            if message.type == "ERROR":
+                self._on_error(selection, number, status_of(message.body))
+            else:
+                self.siblings.on_news(selection)
+            yield message
 
     def _on_error(self, selection: Selection, number: int, error: StatusError) -> None:
         """Raises ``Unreachable`` if another parent may have what this one has lost."""
@@ -109,51 +109,3 @@ class ParentClient:
                 parent=self._clients[self.siblings.current].server,
                 why=str(error),
             )
-
-
-class _Checked:
-    """Messages of a watch, which *check* sees first."""
-
-    def __init__(
-        self, messages: AsyncIterator[WatchMessage], check: Callable[[WatchMessage], None]
-    ) -> None:
-        self._messages = messages
-        self._check = check
-
-    def __aiter__(self) -> AsyncIterator[WatchMessage]:
-        return self
-
-    async def __anext__(self) -> WatchMessage:
-        message = await anext(self._messages)
-        self._check(message)
-        return message
-
-
-class Passages:
-    """Passes requests on to the parent in use.  They are counted and bounded together."""
-
-    takes_all = False
-
-    def __init__(self, passages: Sequence[Passage], siblings: Siblings) -> None:
-        self._passages = passages
-        self._siblings = siblings
-        first = passages[0]
-        self.metrics = first.metrics
-        self.passed = first.passed
-        self.bodies = first.bodies
-        for other in passages[1:]:
-            other.requests, other.bodies, other.passed = first.requests, first.bodies, first.passed
-
-    async def close(self) -> None:
-        for passage in self._passages:
-            await passage.close()
-
-    async def respond(self, request: Request, scope: Any, receive: Receive, send: Send) -> None:
-        """As ``Passage.respond``."""
-        number = self._siblings.current
-        try:
-            await self._passages[number].respond(request, scope, receive, send)
-        except StatusError as error:
-            if error.code == 503:
-                self._siblings.on_failure(number)
-            raise

@@ -5,14 +5,14 @@ it runs.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
-from typing import Final, Protocol
+from typing import Final
 
 from sliceplane.kit.io import interfaces
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.files import UseContext
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.connections.tls import ServerTls
 from sliceplane.server.io.datadir import DataDir, write_private
@@ -27,12 +27,6 @@ INTERFACE_ADDRESSES_MAX: Final = 128
 CLOCK_STEP_S_MIN: Final = 30.0
 
 _log = get_logger("plane")
-
-
-class UseContext(Protocol):
-    """``Listener.use``"""
-
-    def __call__(self, context: ssl.SSLContext, *, distrusting: bool) -> None: ...
 
 
 class Access:

@@ -14,10 +14,9 @@ ended before the connections that carry them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -25,25 +24,24 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.users import MASTERS, User
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
-from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tasks import ends_within
+from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io import background_tasks
 from sliceplane.server.io.access import Access
-from sliceplane.server.io.audit.log import AuditLog
 from sliceplane.server.io.config import Periods, PlaneConfig
 from sliceplane.server.io.connections.listener import App, Listener, bind, bind_shared
 from sliceplane.server.io.connections.local import Readers
 from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
+from sliceplane.server.io.metrics import LoopSteps
 from sliceplane.server.io.nonresource.discovery import Discovery
-from sliceplane.server.io.nonresource.pages import HealthChecks, IssuerPages
-from sliceplane.server.io.offload.service import OffloadService
+from sliceplane.server.io.nonresource.pages import IssuerPages
+from sliceplane.server.io.process import ServingProcess
 from sliceplane.server.io.requests.app import ApiServer, Services
 from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.resources import ResourceHandlers
@@ -73,7 +71,7 @@ if TYPE_CHECKING:
 _log = get_logger("plane")
 
 
-class ServerPlane:
+class ServerPlane(ServingProcess):
     """A running process.  Made, started and stopped by one task; ``async with`` starts and
     stops.
     """
@@ -91,18 +89,14 @@ class ServerPlane:
         """*around* puts something between the connections and the application. *readers* makes the
         processes that serve the port if the configuration asks for some.
         """
+        super().__init__(clock)
         self.config = config
         self._periods = periods or Periods()
         self._around = around
-        self.clock = clock
-        self.health = HealthChecks()
-        self.metrics = ServerMetrics()
         self._readers = readers(self) if readers is not None and config.readers else None
         self._services = services
         self._started: list[PlaneService] = []
-        #: undone in reverse order by ``stop``
-        self._cleanup = contextlib.AsyncExitStack()
-        self._up = self._stopping = self._is_withdrawn = self._are_drained = False
+        self._up = self._is_withdrawn = self._are_drained = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -113,9 +107,7 @@ class ServerPlane:
         self.registry: Registry
         self.committer: AnyCommitter
         self.ticker: HubTicker
-        self.offload: OffloadService
         self.reports: ReportService
-        self.listener: Listener
         #: ``None``: nothing is recorded
         self.flight: FlightRecorder | None
 
@@ -174,7 +166,7 @@ class ServerPlane:
         for sock in sockets:
             self._cleanup.callback(sock.close)
         port = sockets[0].getsockname()[1]
-        address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+        address = join_host_port(config.host, port)
         self.url = f"https://{address}"
         self._storage = await self._open_storage()
         self.store = self._storage.store
@@ -192,16 +184,12 @@ class ServerPlane:
         self.flight = self._flight_recorder()
         steps = LoopSteps(self.metrics)
         app = self._around(self._application(address, steps))
-        self.listener = Listener(
+        listener = Listener(
             app if self._readers is None else self._readers.around(app),
             connections_max=config.limits.connections_max,
             timing=periods.connections,
         )
-        self.metrics.include(self.listener.metrics.families)
-        descriptors.raise_limit()
-        self._cleanup.push_async_callback(
-            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self.end_streams
-        )
+        self._listen(listener, periods.stop_grace_s, self.end_streams)
         if self._readers is None:
             self.listener.start(sockets[0], access.tls.context)
         else:
@@ -351,21 +339,9 @@ class ServerPlane:
         except StatusError as error:
             raise StartError(f"cannot write to {self._storage.name}: {error}") from error
 
-    def _audit_log(self) -> AuditLog | None:
-        """Raises ``StartError``.  Closed after the listener, so that the last requests are in
-        it.
-        """
-        if self.config.audit is None:
-            return None
-        log = AuditLog(self.config.audit, self.clock)
-        self._cleanup.callback(log.close)
-        self.metrics.include(log.metrics.families)
-        return log
-
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
-        self.offload = OffloadService()
+        self._start_offload()
         self.reports = ReportService(self.clock)
-        self._cleanup.push_async_callback(self.offload.close)
         periods = self._periods
         resources = ResourceHandlers(
             self.registry,
@@ -376,7 +352,6 @@ class ServerPlane:
             future_version_s=periods.future_version_s,
         )
         self.ticker = HubTicker(self.hub)
-        self._cleanup.callback(self.ticker.close)
         revocation = Revocation(self.registry, self.clock)
         self._cleanup.callback(revocation.close)
         watches = WatchHandler(
@@ -386,10 +361,10 @@ class ServerPlane:
             revocation,
             stalled_s=periods.stalled_watch_s,
         )
-        self._cleanup.callback(watches.backlogs.close)
+        self._cleanup.callback(watches.close)
         services = Services(
-            resources=resources,
-            watches=watches,
+            respond=resources.respond,
+            stream=watches.respond,
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
@@ -403,13 +378,13 @@ class ServerPlane:
             flight=self.flight,
             limits=self.config.limits,
             emulated=self.config.gates.release,
-            audit=self._audit_log(),
+            audit=self._open_audit_log(self.config.audit),
             steps=steps,
             clock=self.clock,
         )
         app = ApiServer(services)
         self._add_health_checks()
-        for part in (
+        self._include(
             app.in_flight,
             self.offload,
             self.committer,
@@ -420,8 +395,7 @@ class ServerPlane:
             self.health,
             self.reports,
             watches.backlogs,
-        ):
-            self.metrics.include(part.metrics.families)
+        )
         database = self.data_dir.database
         storage = store_metrics(self.store, database, lambda: self._storage.spare_bytes)
         self.metrics.include(storage.families)
@@ -439,20 +413,7 @@ class ServerPlane:
         )
         if self.config.etcd is not None:
             self.health.add_readiness("etcd-readiness", self._storage.unready)
-        self.health.add_readiness(
-            "shutdown", lambda: "the process is stopping" if self._stopping else ""
-        )
-
-    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        """A background task that ``stop`` cancels and waits for."""
-        task = asyncio.create_task(coroutine, name=name)
-
-        async def end() -> None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-        self._cleanup.push_async_callback(end)
+        self._check_shutdown()
 
     def _keep_api_service(self) -> int:
         return 0 if self._stopping else self.registry.keep_api_service(self.clock())

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EventsV1
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.watch.controller.base import EventNote
 from sliceplane.watch.controller.events import EventCorrelator, EventWrite, Outcome, RecorderStatus
 from sliceplane.watch.io.base import Client, Unreachable

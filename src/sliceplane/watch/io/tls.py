@@ -18,11 +18,8 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
+from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, FILE_CHECK_PERIOD_S, read_bytes, stamp
 from sliceplane.kit.io.log import get_logger
-
-#: seconds between two checks of the files
-FILE_CHECK_PERIOD_S = 5.0
 
 _log = get_logger("client")
 
@@ -141,16 +138,3 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
         file.write(pem)
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-
-
-def stamp(path: Path | None) -> object:
-    """Changes with the file, also behind symbolic links (as the kubelet swaps them); ``None``:
-    there is none.
-    """
-    if path is None:
-        return None
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

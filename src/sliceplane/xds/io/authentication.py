@@ -18,7 +18,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -27,6 +26,7 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import TokenReviews
 from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User, bearer_token
 from sliceplane.kit.http2.grpc import GrpcStatus
+from sliceplane.kit.io.tasks import SharedCalls
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.watch.io.base import Client, Unreachable
@@ -124,7 +124,7 @@ class ReviewedTokens:
         #: cached reviews by digest: of valid tokens, and of invalid ones
         self._valid: dict[bytes, _CachedReview] = {}
         self._invalid: dict[bytes, _CachedReview] = {}
-        self._tasks_by_digest: dict[bytes, asyncio.Task[User]] = {}
+        self._reviewing: SharedCalls[bytes, User] = SharedCalls()
         self._valid_slots = asyncio.Semaphore(REVIEWS_MAX)
         self._invalid_slots = asyncio.Semaphore(REVIEWS_MAX)
         self._waiting = Shares(WAITING_MAX)
@@ -165,24 +165,15 @@ class ReviewedTokens:
         cached = self._valid.get(digest) or self._invalid.get(digest)
         if cached is not None and now < cached.expires_at:
             return _require_user(cached.user)
-        task = self._tasks_by_digest.get(digest)
-        if task is None:
-            was_valid = (
-                cached is not None and cached.user is not None and now < cached.expires_at + VALID_S
-            )
-            review = (
-                self._review(digest, token)
-                if was_valid
-                else self._review_never_valid(digest, token, _network_of(peer))
-            )
-            task = self._tasks_by_digest[digest] = asyncio.create_task(review)
-            task.add_done_callback(partial(self._on_reviewed, digest))
-        return task
-
-    def _on_reviewed(self, digest: bytes, task: asyncio.Task[User]) -> None:
-        del self._tasks_by_digest[digest]
-        if not task.cancelled():
-            task.exception()  # retrieved here: all calls that await the task may have ended
+        was_valid = (
+            cached is not None and cached.user is not None and now < cached.expires_at + VALID_S
+        )
+        if was_valid:
+            return self._reviewing.start(digest, lambda: self._review(digest, token))
+        source = _network_of(peer)
+        return self._reviewing.start(
+            digest, lambda: self._review_never_valid(digest, token, source)
+        )
 
     async def _review_never_valid(self, digest: bytes, token: str, source: str) -> User:
         """Reviews a token that was never valid, unless *source* sent too many invalid ones."""

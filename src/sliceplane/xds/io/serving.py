@@ -4,10 +4,8 @@ loopback.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,15 +14,15 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.io.accounts import Rule
-from sliceplane.consume.io.child import ChildService, format_address
+from sliceplane.consume.io.child import ChildService
+from sliceplane.kit.io.files import FILE_CHECK_PERIOD_S
 from sliceplane.kit.io.identity import in_use
-from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.tls.acceptor import serving_context
+from sliceplane.kit.io.tls.files import FileTls
+from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.service import ServiceContext
-from sliceplane.watch.io.tls import FILE_CHECK_PERIOD_S, stamp
 from sliceplane.xds.io.authentication import ReviewedTokens, Unsecured
 from sliceplane.xds.io.connection import Handler
 from sliceplane.xds.io.transport import CALLS_PER_USER_MAX, GrpcListener
@@ -38,7 +36,6 @@ RULES: Final = (
     Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
     Rule("events.k8s.io", ("events",), ("create", "patch")),
 )
-_log = get_logger("xds")
 
 
 class XdsService(ChildService):
@@ -51,7 +48,7 @@ class XdsService(ChildService):
 
     def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
         super().__init__("xds", "--bind-address", listen, RULES)
-        self._pages = () if pages is None else (f"--metrics-bind-address={format_address(*pages)}",)
+        self._pages = () if pages is None else (f"--metrics-bind-address={join_host_port(*pages)}",)
 
     def flags(self, context: ServiceContext) -> tuple[str, ...]:
         pki = context.pki
@@ -73,16 +70,6 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     plain: tuple[str, int] | None = None
     calls_per_user_max: int = CALLS_PER_USER_MAX
 
-    def context(self) -> ssl.SSLContext:
-        """Returns the TLS context of the current files.  Raises ``StartError``."""
-        assert self.cert_file is not None, "TLS has a certificate"
-        assert self.key_file is not None, "and its key"
-        return serving_context(self.cert_file, self.key_file, self.client_ca_file)
-
-    def stamps(self) -> tuple[object, ...]:
-        """Returns values that change with the files; the last is that of ``client_ca_file``."""
-        return tuple(map(stamp, (self.cert_file, self.key_file, self.client_ca_file)))
-
 
 class XdsDoors:
     """The open ports.  Call ``open`` once, run ``follow`` until cancelled, then ``close``."""
@@ -93,6 +80,7 @@ class XdsDoors:
         self._doors = doors
         self._client = client
         self._clock = clock
+        self._tls: FileTls | None = None
         self.listener: Final = GrpcListener(
             handler, rng, calls_per_user_max=doors.calls_per_user_max
         )
@@ -102,12 +90,14 @@ class XdsDoors:
         doors = self._doors
         listening = []
         if doors.tls is not None:
-            context = doors.context()
+            assert doors.cert_file is not None, "TLS has a certificate"
+            assert doors.key_file is not None, "and its key"
+            self._tls = FileTls(doors.cert_file, doors.key_file, doors.client_ca_file)
             sock = _bound(*doors.tls)
             listening.append(sock.getsockname()[:2])
             reviewed = ReviewedTokens(self._client, self._clock)
             self.listener.metrics.include(reviewed.metrics.families)
-            self.listener.start(sock, context, reviewed)
+            self.listener.start(sock, self._tls.context, reviewed)
         if doors.plain is not None:
             if not ip_address(doors.plain[0]).is_loopback:
                 raise StartError(
@@ -119,29 +109,9 @@ class XdsDoors:
         return tuple(listening)
 
     async def follow(self, period_s: float = FILE_CHECK_PERIOD_S) -> None:
-        """Reloads certificates whenever their files change.
-
-        If ``client_ca_file`` changed, an authority may have been removed: clients that are
-        authenticated by a certificate must reconnect.
-        """
-        doors = self._doors
-        loaded = doors.stamps()
-        while doors.tls is not None:
-            await asyncio.sleep(period_s)
-            current = doors.stamps()
-            if current == loaded:
-                continue
-            try:
-                context = doors.context()
-            except StartError as error:  # they are being replaced
-                _log.warning(
-                    "new certificates are not valid yet: the previous ones stay in use",
-                    problem=str(error),
-                )
-                continue
-            self.listener.use(context, distrusting=current[-1] != loaded[-1])
-            loaded = current
-            _log.info("certificates were reloaded")
+        """Reloads certificates whenever their files change."""
+        if self._tls is not None:
+            await self._tls.follow(self.listener.use, period_s)
 
     async def close(self, spread_s: float) -> None:
         await self.listener.stop(spread_s)

@@ -34,7 +34,6 @@ import contextlib
 import enum
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -146,7 +145,7 @@ class TlsTransport(asyncio.Transport):
         self._state = _State.GREETING
         #: written and unsent data; the first piece may be with OpenSSL already, and then must not
         #: change
-        self._backlog: deque[bytes | memoryview] = deque()
+        self._backlog: list[bytes | memoryview] = []
         self._unsent = 0
         self._high = _HIGH_BYTES
         self._low = _HIGH_BYTES // 4
@@ -417,7 +416,7 @@ class TlsTransport(asyncio.Transport):
             except OSError as error:
                 self._end(error)
                 return
-            self._unsent -= len(backlog.popleft())
+            self._unsent -= len(backlog.pop(0))
         if self._writing_paused:
             self._signal_backpressure()
         if self._state is not _State.FLUSHING or backlog:
@@ -439,15 +438,13 @@ class TlsTransport(asyncio.Transport):
         first = backlog[0]
         if len(first) > _PORTION_BYTES:
             whole = memoryview(first)
-            backlog[0] = whole[_PORTION_BYTES:]
-            backlog.appendleft(whole[:_PORTION_BYTES])
+            backlog[:1] = whole[:_PORTION_BYTES], whole[_PORTION_BYTES:]
         elif len(backlog) > 1 and len(first) + len(backlog[1]) <= RECORD_BYTES:
-            pieces = []
-            size = 0
-            while backlog and size + len(backlog[0]) <= RECORD_BYTES:
-                size += len(backlog[0])
-                pieces.append(backlog.popleft())
-            backlog.appendleft(b"".join(pieces))
+            count = size = 0
+            while count < len(backlog) and size + len(backlog[count]) <= RECORD_BYTES:
+                size += len(backlog[count])
+                count += 1
+            backlog[:count] = [b"".join(backlog[:count])]
 
     def _signal_backpressure(self) -> None:
         if self._protocol is None or self._state is _State.CLOSED:

@@ -21,8 +21,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.process.orphans import ended_with_us
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.lab.conformance.consumers.consumer import (
     FollowedService,
     FollowingConsumer,

@@ -91,6 +91,28 @@ class _Ambiguous(Exception):
 class HttpConnection(HttpToolsProtocol):
     """See the module docstring; also a ``request.StreamConnection``."""
 
+    # Those of the base class have a dict, which has 1.5 KiB once it has more than 29 attributes.
+    __slots__ = (
+        "_account",
+        "_answering",
+        "_fields",
+        "_framing_bytes",
+        "_head_bytes",
+        "_head_limits",
+        "_in_head",
+        "_in_message",
+        "_listener",
+        "_on_lost",
+        "_on_resumed",
+        "_phase",
+        "_pipelined_bytes",
+        "_stalled",
+        "_timer",
+        "_unread_bytes",
+        "_url",
+        "write_paused",
+    )
+
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
         self._listener = listener

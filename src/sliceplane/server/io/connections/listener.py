@@ -32,6 +32,7 @@ from sliceplane.kit.io.tls.unauthenticated import (
     ConnectionTiming,
     UnauthenticatedConnections,
 )
+from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.connections.connection import HttpConnection
@@ -64,10 +65,11 @@ def bind(address: str, port: int, *, shared: bool = False) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        where = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
         reason = in_use((error.strerror or str(error)).lower(), address, port)
         remedy = "; --secure-port 0 takes a free port" if error.errno == errno.EADDRINUSE else ""
-        raise StartError(f"cannot listen on {where}: {reason}{remedy}") from error
+        raise StartError(
+            f"cannot listen on {join_host_port(address, port)}: {reason}{remedy}"
+        ) from error
     return sock
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
 
 import msgspec
 
@@ -96,30 +96,12 @@ _PATH_CHARACTERS_MAX = 256
 _log = get_logger("apiserver")
 
 
-class ResourceAnswers(Protocol):
-    """``ResourceHandlers``, as far as the application needs them."""
-
-    async def respond(self, request: Request, route: Route) -> Response: ...
-
-
-class WatchStreams(Protocol):
-    """``WatchHandler``, as far as the application needs it."""
-
-    async def respond(
-        self,
-        request: Request,
-        route: Route,
-        send: Send,
-        on_head: Callable[[], str],
-        traffic: WatchTraffic,
-    ) -> None: ...
-
-
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that the application uses; the plane creates them."""
 
-    resources: ResourceAnswers
-    watches: WatchStreams
+    #: as ``ResourceHandlers.respond`` and ``WatchHandler.respond``
+    respond: Callable[[Request, Route], Awaitable[Response]]
+    stream: Callable[[Request, Route, Send, Callable[[], str], WatchTraffic], Awaitable[None]]
     discovery: Discovery
     health: HealthChecks
     metrics: ServerMetrics
@@ -324,7 +306,7 @@ class ApiServer:
             route = resolve(path, verb, services.discovery.offered)
             limit_s = READ_S_MAX if is_read else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
-                response = await services.resources.respond(request, route)
+                response = await services.respond(request, route)
             if not is_read and "dryRun" not in request.query:
                 write = NotedWrite(services.clock(), user.name, verb, request.header(b"user-agent"))
                 self._writes.note(attributes, attributes.name or request.created_name, write)
@@ -410,7 +392,7 @@ class ApiServer:
         traffic = services.metrics.traffic(key.group, key.version, key.resource)
         services.metrics.on_stream(key, +1)
         try:
-            await services.watches.respond(request, route, send, on_head, traffic)
+            await services.stream(request, route, send, on_head, traffic)
         finally:
             services.metrics.on_stream(key, -1)
 

@@ -20,12 +20,13 @@ from sliceplane.consume.drain.reports import (
     BODY_BYTES_MAX,
     SCOPES_MAX,
     WAIT_S_MAX,
+    BarrierQuestion,
     ConsumerAnswer,
     Reports,
     posts,
     questions,
 )
-from sliceplane.consume.progress import LEASE_NAMESPACE
+from sliceplane.consume.progress import LEASE_NAMESPACE, ProgressReport
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.registry.types import Attributes
 
@@ -33,7 +34,13 @@ from sliceplane.server.registry.types import Attributes
 class ReportService:
     """Owned by the plane.  Lives in one loop."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_report: Callable[[str, ProgressReport], None] = lambda *_: None,
+    ) -> None:
+        """*on_report*: called with the key of the Lease and the report of each consumer."""
+        self._on_report = on_report
         self._reports = Reports(int(clock() * 1000))
         self._closed = False
         #: those who wait, each with its own event
@@ -75,6 +82,7 @@ class ReportService:
     async def _answer_consumer(self, name: str, body: bytes) -> bytes:
         post = posts.decode(body)
         self._reports.on_report(name, post.report, len(body))
+        self._on_report(name, post.report)
         for barrier in self._barriers:
             barrier.set()
         news = asyncio.Event()
@@ -94,15 +102,19 @@ class ReportService:
             self._consumers.discard((name, news))
         return encode(ConsumerAnswer())
 
-    async def _answer_barrier(self, body: bytes) -> bytes:
-        question = questions.decode(body)
-        if len(question.versions.revisions_by_scope()) > SCOPES_MAX:
-            raise bad_request(f"{PROGRESS_PATH}: more than {SCOPES_MAX} versions")
+    def require(self, question: BarrierQuestion) -> None:
+        """Has consumers report what *question* requires."""
         now = asyncio.get_running_loop().time()
         self._reports.on_question(question, now)
         for name, consumer in self._consumers:
             if self._reports.answer_consumer(name, now) is not None:
                 consumer.set()
+
+    async def _answer_barrier(self, body: bytes) -> bytes:
+        question = questions.decode(body)
+        if len(question.versions.revisions_by_scope()) > SCOPES_MAX:
+            raise bad_request(f"{PROGRESS_PATH}: more than {SCOPES_MAX} versions")
+        self.require(question)
         news = asyncio.Event()
         self._barriers.add(news)
         try:

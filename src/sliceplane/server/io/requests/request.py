@@ -241,22 +241,30 @@ class Request:
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
             raise too_large_body(BODY_BYTES_MAX)
-        chunks = []
-        size = 0
-        self.charges.on_body(0)
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionAbortedError("the client went away while sending its request")
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > BODY_BYTES_MAX:
-                raise too_large_body(BODY_BYTES_MAX)
-            self.charges.on_body(size)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                await self.charges.take_seat()
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        body = await read_body(self._receive, self.charges.on_body)
+        await self.charges.take_seat()
+        return body
+
+
+async def read_body(receive: Receive, on_size: Callable[[int], None]) -> bytes:
+    """Returns the body of a request.  *on_size*: called with the bytes that have come so far. Raises
+    what it raises, the 413 ``StatusError`` and ``ConnectionAbortedError``.
+    """
+    chunks = []
+    size = 0
+    on_size(0)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError("the client went away while sending its request")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            raise too_large_body(BODY_BYTES_MAX)
+        on_size(size)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

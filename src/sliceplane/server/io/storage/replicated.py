@@ -34,7 +34,7 @@ from sliceplane.api.errors import (
     shutting_down,
     storage_unavailable,
 )
-from sliceplane.kit.io.last_steps import ends_within
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.server.io.storage.committing import CommitMetrics, StorageError, TroubleLog
 from sliceplane.server.io.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
 from sliceplane.server.io.storage.etcd.client import EtcdError, NoAnswer, Refused

@@ -14,8 +14,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
-from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.tasks import ends_within
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import EventNote
 from sliceplane.watch.controller.election import Election, ElectionConfig

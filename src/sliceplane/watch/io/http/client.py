@@ -410,18 +410,14 @@ class HttpClient(Verbs):
         began = time.monotonic()
         code = "<error>"
         try:
-            while True:
-                connection = await self._pool.take(recheck_files=recheck_files)
-                try:
-                    code = str((await connection.ask(method, message)).status)
-                    return connection
-                except BaseException as error:
-                    unheard = connection.idle_since is not None and not connection.answer.began
-                    self._pool.release(connection)
-                    if not (
-                        isinstance(error, ConnectionError) and unheard and request.may_be_repeated
-                    ):
-                        raise
+            connection = await self._pool.ask(
+                method,
+                message,
+                is_repeatable=request.may_be_repeated,
+                recheck_files=recheck_files,
+            )
+            code = str(connection.answer.status)
+            return connection
         finally:
             self.metrics.answered(method, code, time.monotonic() - began)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+from sliceplane.kit.ip import join_host_port
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.http.answers import request_head
 from sliceplane.watch.io.http.wire import ClientConnection
@@ -80,6 +81,23 @@ class ConnectionPool:
         self._must_be_open()
         return opened
 
+    async def ask(
+        self, method: str, message: bytes, *, is_repeatable: bool, recheck_files: bool = False
+    ) -> ClientConnection:
+        """Returns the connection with the head of the answer. *is_repeatable*: *message* is sent
+        again if the server had closed an idle connection. *recheck_files*: as for ``take``.
+        """
+        while True:
+            connection = await self.take(recheck_files=recheck_files)
+            try:
+                await connection.ask(method, message)
+                return connection
+            except BaseException as error:
+                unheard = connection.idle_since is not None and not connection.answer.began
+                self.release(connection)
+                if not (isinstance(error, ConnectionError) and unheard and is_repeatable):
+                    raise
+
     def release(self, opened: ClientConnection) -> None:
         """Takes back a connection in any state."""
         self._used.discard(opened)
@@ -136,7 +154,7 @@ class ConnectionPool:
         opened = await self._connect(at, proxy.port or _PORTS[proxy.scheme], outer, at)
         if context is not None:
             try:
-                await self._through(opened, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+                await self._through(opened, join_host_port(host, port))
                 await opened.start_tls(context, name)
             except BaseException:
                 opened.abort()

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from sliceplane.agent.io.child import Child
 from sliceplane.agent.io.orphan import Custody
-from sliceplane.kit.io.last_steps import ends_within
+from sliceplane.kit.io.tasks import SharedCalls, ends_within
 
 FOR_EVER_S = 3600.0
 
@@ -90,3 +90,37 @@ async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end(tmp_pa
     with pytest.raises(asyncio.CancelledError):
         await task
     assert codes == [128 + signal.SIGKILL]
+
+
+async def test_overlapping_calls_with_equal_keys_are_one_task() -> None:
+    calls: SharedCalls[str, int] = SharedCalls()
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    begun = []
+
+    async def call() -> int:
+        begun.append(len(begun))
+        return await answer
+
+    first, second = (asyncio.ensure_future(asyncio.shield(calls.start("a", call))) for _ in "12")
+    other = calls.start("b", call)
+    await asyncio.sleep(0)
+    assert begun == [0, 1]
+    first.cancel()  # one caller goes, the task goes on
+    calls.pop("b")  # the next caller begins anew, and nobody else is disturbed
+    third = calls.start("b", call)
+    answer.set_result(7)
+    assert await asyncio.gather(second, other, third) == [7, 7, 7]
+    assert not calls
+    assert begun == [0, 1, 2]
+
+
+async def test_a_shared_call_that_fails_is_forgotten() -> None:
+    calls: SharedCalls[str, int] = SharedCalls()
+
+    async def call() -> int:
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            await asyncio.shield(calls.start("a", call))
+    assert not calls

@@ -20,7 +20,7 @@ from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import ScalePlan
 from sliceplane.lab.sim.scheduler import Alarm, Callback
-from sliceplane.lab.sim.streams import informers_of
+from sliceplane.lab.sim.streams import Source, informers_of
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.cache import Change
@@ -100,7 +100,7 @@ class SampledNode(Actor):
     """
 
     def __init__(
-        self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
+        self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, source: Source
     ) -> None:
         super().__init__(f"proxy-{node.metadata.name}", network)
         self.plane = nft_plane("IPv4", NodePlaneConfig(node_name=node.metadata.name))
@@ -108,7 +108,7 @@ class SampledNode(Actor):
         self.commands = 0
         self._node = node
         self._write_s = plan.costs.node_write_s
-        self._measures = measures
+        self._measures = network.scale.measures
         #: revisions of slices in the next transaction
         self._waiting: list[int] = []
         self._alarm = Alarm(self._scheduler, self._commit_rules)
@@ -120,6 +120,7 @@ class SampledNode(Actor):
             deliver=self._on_changes,
             on_synced=self._on_synced,
             on_mark=lambda _: None,
+            source=source,
         )
 
     def start(self) -> None:

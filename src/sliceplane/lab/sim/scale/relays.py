@@ -1,0 +1,429 @@
+"""Relays between servers and nodes: the production mirror with its hub, catch-ups, choice among
+parents and aggregated reports, in processes whose work takes time.
+
+What ``relay.io`` does around these cores is played here: an informer reads at the parent in use, a
+watch from before the history waits until its events are fetched, reports of nodes become one Lease.
+
+Relays that one parent writes to in one batch, with as many nodes each, are equal, so one process
+stands for all of them. Those behind the first parent run each for itself: one of them is killed,
+and the others take its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease, LeaseSpec
+from sliceplane.api.errors import StatusError, is_unreachable, unreachable
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import EndpointSlices, Leases
+from sliceplane.consume.drain.relayed import nodes_of
+from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
+    AppliedRevision,
+    ProgressReport,
+)
+from sliceplane.kit.rng import Rng
+from sliceplane.kit.times import format_micro_time
+from sliceplane.lab.sim.scale.front import (
+    STREAMS_PER_BATCH,
+    Front,
+    ScaleNetwork,
+    StreamRow,
+)
+from sliceplane.lab.sim.scale.parts import SLICES
+from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
+from sliceplane.lab.sim.scheduler import Callback
+from sliceplane.lab.sim.streams import SimulatedInformer
+from sliceplane.relay.earlier import WatchScope
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.relay.records import Mirrored, mirrored
+from sliceplane.relay.reports import NodeReports
+from sliceplane.relay.siblings import Siblings
+from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import ListOutcome
+from sliceplane.server.store.types import Key
+from sliceplane.server.store.watcher import Watcher, nothing
+from sliceplane.watch.actions import is_bad_version, is_expired
+from sliceplane.watch.cache import Mark
+from sliceplane.watch.reflector import BACKOFF
+
+RELAYED: Final = Selection(EndpointSlices)
+#: equal to those of ``relay.io``: seconds between looks at old history, and at the Lease to write;
+#: of one watch that fetches, of all that fetch for one stretch, and between two of them
+TICK_S: Final = 5.0
+STEP_S: Final = 0.25
+PROGRESS_WATCH_S: Final = 3
+FETCH_S_MAX: Final = 8.0
+FETCH_PAUSE_S: Final = 0.2
+
+#: relays receive the same bytes; objects are frozen, so they share what is decoded
+_mirrored = lru_cache(4096)(mirrored)
+
+
+class Upstream:
+    """The parents of *copies* equal relays (``relay.io.upstream``)."""
+
+    def __init__(self, parents: Sequence[Front], rng: Rng, copies: int) -> None:
+        self.siblings = Siblings(len(parents), rng)
+        self._parents = parents
+        self._copies = copies
+
+    def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome:
+        parent = self._current()
+        return parent.page(selection, limit, continue_token, self._copies)
+
+    def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher:
+        parent, number = self._current(), self.siblings.current
+        watcher = parent.watch(
+            selection,
+            version,
+            timeout_s,
+            self._copies,
+            judge=partial(self._judge, selection, number),
+        )
+        self.siblings.on_opened(selection, number)
+        return watcher
+
+    def _current(self) -> Front:
+        number = self.siblings.current
+        if not self._parents[number].serves:
+            self.siblings.on_failure(number)
+            raise unreachable("connection refused")
+        return self._parents[number]
+
+    def _judge(self, selection: Selection, number: int, error: StatusError) -> StatusError:
+        if is_expired(error) and self.siblings.on_expired(selection, number):
+            return unreachable("the version of a watch is lost")
+        if is_unreachable(error):
+            self.siblings.on_failure(number)
+        return error
+
+
+class SharedMirror(ResourceMirror):
+    """A mirror that shares decoded objects with others; *spend* is called for each."""
+
+    def __init__(self, spend: Callback) -> None:
+        super().__init__(EndpointSlices)
+
+        def load(body: bytes) -> Mirrored:
+            spend()
+            return _mirrored(EndpointSlices, body)
+
+        self._load = load  # type: ignore[assignment]  # a function for a partial
+
+
+class Relay(Front):
+    """One relay process, or *copies* equal ones. It has no memory after ``kill`` and ``begin``."""
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        parents: Sequence[Front],
+        network: ScaleNetwork,
+        *,
+        rng: Rng,
+        copies: int = 1,
+    ) -> None:
+        """*parents*: its own one is the first."""
+        super().__init__(network.scale, network.scale.fronts[0].link_bytes_s, copies)
+        self.name = name
+        self.level = level
+        self.parent = parents[0]
+        self._upstream = Upstream(parents, rng.fork(), copies)
+        self._network = network
+        self._rng = rng
+        self._life = 0
+        #: streams whose earlier events are being fetched
+        self._fetching: dict[WatchScope, list[StreamRow]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts the process."""
+        life = self._life
+        self.serves = False
+        costs = self._costs
+        self.mirror = mirror = SharedMirror(lambda: self.spend(costs.relay_event_s))
+        self.hub, self.store = mirror.hub, mirror.store
+        self.registry = Registry(mirror.store, rng=self._rng.fork())
+        self.reports = NodeReports(self.name)
+        record = self.server.store.get(Key(Leases.storage_key, LEASE_NAMESPACE, self.reports.lease))
+        if record is not None:
+            self.reports.restore(decode(record.body, Lease), self._scheduler.now)
+        self._informer = SimulatedInformer(
+            RELAYED,
+            self._network,
+            self._rng.fork(),
+            receive=lambda callback: callback() if life == self._life else None,
+            deliver=mirror.on_changes,  # type: ignore[arg-type]  # of its own cache
+            on_synced=nothing,
+            on_mark=self._on_mark,
+            source=self._upstream,
+            cache=mirror.cache,
+        )
+        self._informer.start()
+        self._each(TICK_S, lambda: mirror.on_tick(self._scheduler.now))
+        self._each(STEP_S, self._write_lease)
+
+    def kill(self) -> list[StreamRow]:
+        """Ends the process at once; returns its streams."""
+        self.serves = False
+        self._life += 1
+        self._informer.stop()
+        self._halt()
+        rows, self.rows = self.rows, []
+        self._fetching.clear()
+        for row in rows:
+            row.watcher = None
+            row.scheduled = False
+            row.unsent.clear()
+        return rows
+
+    def _each(self, period_s: float, callback: Callback) -> None:
+        life = self._life
+
+        def run() -> None:
+            if life == self._life:
+                callback()
+                self._scheduler.after(period_s, run)
+
+        self._scheduler.after(period_s, run)
+
+    def _on_mark(self, mark: Mark) -> None:
+        self._upstream.siblings.on_news(RELAYED)
+        self.mirror.on_mark(mark)
+        self.serves = self.mirror.filled
+        self.server.measures.on_relay(self.level, mark.revision, self._scheduler.now)
+
+    # Other resources are passed on
+
+    def page(self, selection: Selection, *args: Any, **kwargs: Any) -> ListOutcome:
+        if selection.resource is not EndpointSlices:
+            return self.parent.page(selection, *args, **kwargs)
+        return super().page(selection, *args, **kwargs)
+
+    def watch(self, selection: Selection, *args: Any, **kwargs: Any) -> Watcher:
+        if selection.resource is not EndpointSlices:
+            return self.parent.watch(selection, *args, **kwargs)
+        return super().watch(selection, *args, **kwargs)
+
+    # Watches from before the history (``relay.io.parent``)
+
+    def join(self, row: StreamRow) -> None:
+        earlier = self.mirror.earlier
+        scope = WatchScope(selector=row.interest.selector)
+        if not earlier.lacks(scope, row.version):
+            super().join(row)
+            return
+        self.take(row)
+        earlier.want(scope, row.version)
+        if scope not in self._fetching:
+            self._fetching[scope] = []
+            self._scheduler.after(0.0, partial(self._fetch, scope))
+        self._fetching[scope].append(row)
+
+    def _fetch(self, scope: WatchScope) -> None:
+        scheduler, life, earlier = self._scheduler, self._life, self.mirror.earlier
+        run = earlier.begin(scope)
+        ends_at = scheduler.now + FETCH_S_MAX
+        labels, _, fields = scope.selector.partition("\n")
+        selection = Selection(EndpointSlices, label_selector=labels, field_selector=fields)
+
+        def feed() -> None:
+            if life != self._life:
+                return
+            if run.is_over or scheduler.now >= ends_at:
+                earlier.finish(scope, run)
+                self.figures.catch_ups += run.is_complete
+                self.figures.failed += not run.is_complete
+                for row in self._fetching.pop(scope):
+                    if row in self.rows:
+                        self.join(row)
+                return
+            try:
+                watcher = self._upstream.watch(selection, str(run.version), PROGRESS_WATCH_S)
+            except StatusError:
+                scheduler.after(FETCH_PAUSE_S, feed)
+            else:
+                watcher.notify = lambda: pump(watcher)
+
+        def pump(watcher: Watcher) -> None:
+            for item in watcher.take():
+                if not run.is_over:
+                    self.spend(self._costs.relay_event_s)
+                    run.on_message(item.type, item.data)
+            if run.is_over or watcher.closed:
+                if watcher.error is not None and is_bad_version(watcher.error):
+                    run.fail()
+                watcher.notify = nothing
+                watcher.close(None)
+                scheduler.after(0.0 if run.is_over else FETCH_PAUSE_S, feed)
+
+        feed()
+
+    # Reports of nodes (``relay.io.reports``)
+
+    def on_reports(self, row: StreamRow) -> None:
+        """The nodes of *row* report what they have."""
+        reports, cost_s = self.reports, self._costs.lease_write_s + self._costs.report_s
+        now = self._scheduler.now
+        report = ProgressReport({SLICES.label_selector: AppliedRevision(row.version, "")})
+        annotations = {
+            ANNOTATION_PROGRESS: encode(report).decode(),
+            ANNOTATION_REVISION: str(row.version),
+        }
+        for number in range(row.first, row.first + row.nodes):
+            node = node_name(number)
+            metadata = ObjectMeta(
+                name=f"{LEASE_PREFIX}{node}",
+                namespace=LEASE_NAMESPACE,
+                labels={LABEL_COMPONENT: COMPONENT},
+                annotations=annotations,
+            )
+            spec = LeaseSpec(
+                holder_identity=node,
+                lease_duration_seconds=LEASE_DURATION_S,
+                renew_time=format_micro_time(now),
+            )
+            lease = Lease(metadata=metadata, spec=spec)
+            if reports.accepts(lease):
+                self.submit(cost_s, partial(reports.on_lease, lease, now))
+            else:
+                self.submit(cost_s, self._pass_on)
+
+    def _pass_on(self, copies: int = 0) -> None:
+        """Writes of equal relays, or of nodes whose Leases are not aggregated."""
+        for _ in range(copies or self.copies):
+            self._network.next_front().submit(self._costs.lease_write_s, nothing)
+
+    def _write_lease(self) -> None:
+        document = self.reports.take_lease(self._scheduler.now)
+        if document is None:
+            return
+        write = Write(
+            verb="patch",
+            resource=Leases,
+            namespace=LEASE_NAMESPACE,
+            name=self.reports.lease,
+            body=encode(document),
+            patch_type="apply",
+            force=True,
+        )
+        self._network.send(self.name, write, self._on_answer)
+        if self.copies > 1:
+            self._pass_on(self.copies - 1)
+
+    def _on_answer(self, answer: bytes | StatusError) -> None:
+        if isinstance(answer, StatusError):
+            self.reports.on_failure()
+
+
+class RelayTree:
+    """All relays of a run, in ``levels``; nodes read from the last one."""
+
+    def __init__(self, plan: ScalePlan, network: ScaleNetwork, rng: Rng) -> None:
+        self._scheduler = network.scheduler
+        self._server = network.scale
+        self._plan = plan
+        self._rng = rng
+        self.levels: list[list[Relay]] = []
+        #: seconds from a kill until the last stream of nodes was open again
+        self.back_s: float | None = None
+        parents: Sequence[Front] = self._server.fronts
+        for level, count in enumerate(plan.relays_by_level, 1):
+            made: list[Relay] = []
+            for place, parent in enumerate(parents):
+                children = (place + 1) * count // len(parents) - place * count // len(parents)
+                is_shared = level == plan.levels and level > 1 and place > 0
+                size = STREAMS_PER_BATCH if is_shared else 1
+                for first in range(0, children, size):
+                    made.append(
+                        Relay(
+                            f"relay-{level}-{len(made)}",
+                            level,
+                            [parent, *(other for other in parents if other is not parent)],
+                            network,
+                            rng=rng.fork(),
+                            copies=min(size, children - first),
+                        )
+                    )
+            self.levels.append(made)
+            parents = made
+        while not all(relay.serves for relay in self.all):
+            self._scheduler.run_until(self._scheduler.now + 1.0)
+
+    @property
+    def all(self) -> list[Relay]:
+        return [relay for level in self.levels for relay in level]
+
+    def report(self, row: StreamRow, after_s: float) -> None:
+        """The nodes of *row* report after so many seconds, and then again and again."""
+
+        def run() -> None:
+            relay = row.front
+            if row.reads and relay.serves and isinstance(relay, Relay):
+                relay.on_reports(row)
+            self._scheduler.after(1 / self._plan.renewals_per_s, run)
+
+        self._scheduler.after(after_s, run)
+
+    # Kills
+
+    def kill(self, relay: Relay) -> None:
+        """Kills *relay*, which is there again a little later. Nodes look for one with the same
+        parent, children for another parent.
+        """
+        for row in relay.kill():
+            if row.on_lost is not None:
+                row.on_lost(unreachable("connection reset by peer"))
+            elif row.reads:
+                self._seek(row, relay, self._scheduler.now, 0)
+        self._scheduler.after(self._plan.restart_s, relay.begin)
+
+    def _seek(self, row: StreamRow, lost: Relay, gone_at: float, attempt: int) -> None:
+        siblings = [relay for relay in self.levels[-1] if relay.parent is lost.parent]
+
+        def connect() -> None:
+            relay = siblings[self._rng.below(len(siblings))]
+            if not relay.serves:
+                self._seek(row, lost, gone_at, attempt + 1)
+                return
+            self.back_s = self._scheduler.now - gone_at
+            relay.join(row)
+
+        self._scheduler.after(BACKOFF.delay_s(attempt, self._rng), connect)
+
+    def wrong(self, rows: Sequence[StreamRow]) -> list[str]:
+        """Returns the nodes that are reported, in the relays' Leases at the server, as further than
+        they are.
+        """
+        has = {
+            node_name(row.first + number): row.version
+            for row in rows
+            for number in range(row.nodes)
+        }
+        newest: dict[str, tuple[str, int]] = {}
+        for record in self._server.records(Leases, LEASE_NAMESPACE):
+            for each in nodes_of(decode(record.body, Lease)):
+                lease = each.lease
+                revision = int((lease.metadata.annotations or {}).get(ANNOTATION_REVISION, 0))
+                node = lease.metadata.name.removeprefix(LEASE_PREFIX)
+                newest[node] = max(
+                    newest.get(node, ("", 0)), (str(lease.spec.renew_time), revision)
+                )
+        return [
+            f"{node} is reported at {revision} and has {has[node]}"
+            for node, (_, revision) in newest.items()
+            if revision > has[node]
+        ]

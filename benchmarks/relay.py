@@ -18,8 +18,12 @@ from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.fleet import Fleet
 from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease
 from sliceplane.api.scheme import EndpointSlices, Namespaces
+from sliceplane.consume.progress import Progress
+from sliceplane.relay.reports import NodeReports
+from sliceplane.watch.cache import Mark
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
@@ -29,6 +33,8 @@ ROUNDS = 10
 SMALL_WATCHERS = 10
 WARM_UP_ROUNDS = 3
 ROUND_MAX_S = 30.0
+#: nodes whose reports are aggregated
+REPORTING = 1_000
 #: the server behind a relay should cost what it costs with so many watchers of its own
 FEW_WATCHERS = 2
 
@@ -76,6 +82,23 @@ class Writes:
         return found
 
 
+def report_us() -> float:
+    """Returns the CPU of one node's report and of its part of the relay's Lease."""
+    leases = []
+    for number in range(REPORTING):
+        progress = Progress(f"node-{number:05}", ("IPv4",))
+        progress.on_mark(EndpointSlices.key, "", Mark(EndpointSlices.key, "10"))
+        progress.on_idle("IPv4")
+        leases.append(decode(progress.take_report(0.0), Lease))
+    reports = NodeReports("relay")
+    began = time.process_time()
+    for lease in leases:
+        assert reports.accepts(lease)
+        reports.on_lease(lease, 0.0)
+    assert encode(reports.take_lease(0.0))
+    return (time.process_time() - began) / REPORTING * 1e6
+
+
 async def measure(watchers: int, turns: int, count: int) -> list[Result]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))
@@ -94,6 +117,7 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             "direct": (server.kubeconfig, watchers),
             "few": (server.kubeconfig, FEW_WATCHERS),
             "behind": (relay.kubeconfig, watchers),
+            "few behind": (relay.kubeconfig, FEW_WATCHERS),
         }
         spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
         for _ in range(turns):
@@ -120,10 +144,13 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
                 await writes.seconds_to(fleet, WARM_UP_ROUNDS)
                 late[where] = [1e3 * each for each in await writes.seconds_to(fleet, turns * count)]
     what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
-    direct, few, behind = (
+    direct, few, behind, _ = (
         statistics.median(server_ms for server_ms, _ in spent[where]) for where in places
     )
-    of_relay = statistics.median(relay_ms for _, relay_ms in spent["behind"])
+    of_relay, of_few = (
+        statistics.median(relay_ms for _, relay_ms in spent[where])
+        for where in ("behind", "few behind")
+    )
     return [
         Result(
             name="server CPU an event, watchers at the server", size=what, value=direct, unit="ms"
@@ -137,6 +164,18 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             peer_value=few,
         ),
         Result(name="relay CPU an event", size=what, value=of_relay, unit="ms"),
+        Result(
+            name="relay CPU an event",
+            size=f"{FEW_WATCHERS} TLS watchers",
+            value=of_few,
+            unit="ms",
+        ),
+        Result(
+            name="relay CPU a report, aggregated",
+            size=f"{REPORTING:,} nodes",
+            value=report_us(),
+            unit="us",
+        ),
         Result(name="relay memory a watcher", size=what, value=child_kib, unit="KiB"),
         *(
             Result(

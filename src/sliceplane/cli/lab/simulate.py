@@ -61,8 +61,7 @@ def _seeds(text: str) -> range:
         ),
         (
             "the same behind two levels of relays",
-            "sliceplane simulate --scale --nodes 1000 --pods 20000 --services 1000 "
-            "--relays 8 --levels 2",
+            "sliceplane simulate --scale --nodes 1000 --relays 8 --levels 2",
         ),
     ],
 )

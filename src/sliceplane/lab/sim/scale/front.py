@@ -57,23 +57,6 @@ class StreamRow:
     the zone that is lost.
     """
 
-    __slots__ = (
-        "ends_at",
-        "first",
-        "front",
-        "interest",
-        "lost",
-        "nodes",
-        "on_items",
-        "on_lost",
-        "place",
-        "reads",
-        "scheduled",
-        "unsent",
-        "version",
-        "watcher",
-    )
-
     def __init__(
         self,
         front: Front,
@@ -128,9 +111,8 @@ class FrontFigures:
     lists: int = 0
     listed_bytes: int = 0
     lost_watches: int = 0
-    #: of relays: stretches of events from before their history, and those that failed
+    #: of relays: fetched stretches of events from before their history
     catch_ups: int = 0
-    failed: int = 0
     #: bytes by second of virtual time
     by_second: dict[int, int] = field(default_factory=dict)
     #: when the link was first full, and when a watch was first lost
@@ -138,22 +120,11 @@ class FrontFigures:
     lost_at: float | None = None
 
 
-_SUMMED: Final = (
-    "events",
-    "sent_bytes",
-    "lists",
-    "listed_bytes",
-    "lost_watches",
-    "catch_ups",
-    "failed",
-)
-
-
 def total(fronts: Sequence[Front]) -> FrontFigures:
     """Returns the sum of their figures, and the time of the busiest."""
     sums = FrontFigures(busy_s=max((front.figures.busy_s for front in fronts), default=0.0))
     for front in fronts:
-        for name in _SUMMED:
+        for name in ("events", "sent_bytes", "lists", "listed_bytes", "lost_watches", "catch_ups"):
             more = getattr(front.figures, name) * front.copies
             setattr(sums, name, getattr(sums, name) + more)
     return sums
@@ -166,6 +137,8 @@ class Front:
 
     def __init__(self, server: ScaleServer, link_bytes_s: float, copies: int = 1) -> None:
         self.copies = copies
+        #: serves what relays pass on
+        self.root: Front = self
         self.rows: list[StreamRow] = []
         self.figures = FrontFigures()
         self.server = server
@@ -235,9 +208,10 @@ class Front:
     def page(
         self, selection: Selection, limit: int, continue_token: str, copies: int = 1
     ) -> ListOutcome:
-        page = self.server.page_of(self.registry, selection, limit, continue_token)
-        self.figures.lists += 0 if continue_token else copies
-        self.list_for(copies, sum(len(record.body) for record in page.records))
+        front = self if selection.resource is EndpointSlices else self.root
+        page = self.server.page_of(front.registry, selection, limit, continue_token)
+        front.figures.lists += 0 if continue_token else copies
+        front.list_for(copies, sum(len(record.body) for record in page.records))
         return page
 
     def watch(
@@ -250,9 +224,9 @@ class Front:
     ) -> Watcher:
         """*judge* sees the error that ends the watch first."""
         interest = self.server.interest(selection)
-        row = StreamRow(
-            self, copies, interest, int(version), ends_at=self._scheduler.now + timeout_s
-        )
+        front = self if selection.resource is EndpointSlices else self.root
+        ends_at = self._scheduler.now + timeout_s
+        row = StreamRow(front, copies, interest, int(version), ends_at=ends_at)
         watcher = Watcher(
             0,
             interest,

@@ -13,37 +13,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import Lease, LeaseSpec
+from sliceplane.api.core import Lease
 from sliceplane.api.errors import StatusError, is_unreachable, unreachable
-from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases
 from sliceplane.consume.drain.relayed import nodes_of
 from sliceplane.consume.progress import (
-    ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
-    COMPONENT,
-    LABEL_COMPONENT,
-    LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
-    AppliedRevision,
-    ProgressReport,
+    Progress,
 )
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.times import format_micro_time
 from sliceplane.lab.sim.scale.front import (
     STREAMS_PER_BATCH,
     Front,
     ScaleNetwork,
     StreamRow,
 )
-from sliceplane.lab.sim.scale.parts import SLICES
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
-from sliceplane.lab.sim.scheduler import Callback
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.relay.earlier import WatchScope
 from sliceplane.relay.mirror import ResourceMirror
@@ -59,10 +50,10 @@ from sliceplane.watch.cache import Mark
 from sliceplane.watch.reflector import BACKOFF
 
 RELAYED: Final = Selection(EndpointSlices)
-#: equal to those of ``relay.io``: seconds between looks at old history, and at the Lease to write;
-#: of one watch that fetches, of all that fetch for one stretch, and between two of them
-TICK_S: Final = 5.0
-STEP_S: Final = 0.25
+#: seconds between looks at old history and at the Lease to write
+STEP_S: Final = 1.0
+#: equal to those of ``relay.io.parent``: seconds of one watch that fetches, of all that fetch for one
+#: stretch, and between two of them
 PROGRESS_WATCH_S: Final = 3
 FETCH_S_MAX: Final = 8.0
 FETCH_PAUSE_S: Final = 0.2
@@ -110,19 +101,6 @@ class Upstream:
         return error
 
 
-class SharedMirror(ResourceMirror):
-    """A mirror that shares decoded objects with others; *spend* is called for each."""
-
-    def __init__(self, spend: Callback) -> None:
-        super().__init__(EndpointSlices)
-
-        def load(body: bytes) -> Mirrored:
-            spend()
-            return _mirrored(EndpointSlices, body)
-
-        self._load = load  # type: ignore[assignment]  # a function for a partial
-
-
 class Relay(Front):
     """One relay process, or *copies* equal ones. It has no memory after ``kill`` and ``begin``."""
 
@@ -141,6 +119,7 @@ class Relay(Front):
         self.name = name
         self.level = level
         self.parent = parents[0]
+        self.root = self.parent.root
         self._upstream = Upstream(parents, rng.fork(), copies)
         self._network = network
         self._rng = rng
@@ -153,8 +132,8 @@ class Relay(Front):
         """Starts the process."""
         life = self._life
         self.serves = False
-        costs = self._costs
-        self.mirror = mirror = SharedMirror(lambda: self.spend(costs.relay_event_s))
+        self.mirror = mirror = ResourceMirror(EndpointSlices)
+        mirror.load = self._load
         self.hub, self.store = mirror.hub, mirror.store
         self.registry = Registry(mirror.store, rng=self._rng.fork())
         self.reports = NodeReports(self.name)
@@ -173,8 +152,7 @@ class Relay(Front):
             cache=mirror.cache,
         )
         self._informer.start()
-        self._each(TICK_S, lambda: mirror.on_tick(self._scheduler.now))
-        self._each(STEP_S, self._write_lease)
+        self._step(life)
 
     def kill(self) -> list[StreamRow]:
         """Ends the process at once; returns its streams."""
@@ -190,33 +168,21 @@ class Relay(Front):
             row.unsent.clear()
         return rows
 
-    def _each(self, period_s: float, callback: Callback) -> None:
-        life = self._life
+    def _step(self, life: int) -> None:
+        if life == self._life:
+            self.mirror.on_tick(self._scheduler.now)
+            self._write_lease()
+            self._scheduler.after(STEP_S, partial(self._step, life))
 
-        def run() -> None:
-            if life == self._life:
-                callback()
-                self._scheduler.after(period_s, run)
-
-        self._scheduler.after(period_s, run)
+    def _load(self, body: bytes) -> Mirrored:
+        self.spend(self._costs.relay_event_s)
+        return _mirrored(EndpointSlices, body)
 
     def _on_mark(self, mark: Mark) -> None:
         self._upstream.siblings.on_news(RELAYED)
         self.mirror.on_mark(mark)
         self.serves = self.mirror.filled
         self.server.measures.on_relay(self.level, mark.revision, self._scheduler.now)
-
-    # Other resources are passed on
-
-    def page(self, selection: Selection, *args: Any, **kwargs: Any) -> ListOutcome:
-        if selection.resource is not EndpointSlices:
-            return self.parent.page(selection, *args, **kwargs)
-        return super().page(selection, *args, **kwargs)
-
-    def watch(self, selection: Selection, *args: Any, **kwargs: Any) -> Watcher:
-        if selection.resource is not EndpointSlices:
-            return self.parent.watch(selection, *args, **kwargs)
-        return super().watch(selection, *args, **kwargs)
 
     # Watches from before the history (``relay.io.parent``)
 
@@ -246,7 +212,6 @@ class Relay(Front):
             if run.is_over or scheduler.now >= ends_at:
                 earlier.finish(scope, run)
                 self.figures.catch_ups += run.is_complete
-                self.figures.failed += not run.is_complete
                 for row in self._fetching.pop(scope):
                     if row in self.rows:
                         self.join(row)
@@ -276,36 +241,17 @@ class Relay(Front):
 
     def on_reports(self, row: StreamRow) -> None:
         """The nodes of *row* report what they have."""
-        reports, cost_s = self.reports, self._costs.lease_write_s + self._costs.report_s
-        now = self._scheduler.now
-        report = ProgressReport({SLICES.label_selector: AppliedRevision(row.version, "")})
-        annotations = {
-            ANNOTATION_PROGRESS: encode(report).decode(),
-            ANNOTATION_REVISION: str(row.version),
-        }
+        now, costs = self._scheduler.now, self._costs
         for number in range(row.first, row.first + row.nodes):
-            node = node_name(number)
-            metadata = ObjectMeta(
-                name=f"{LEASE_PREFIX}{node}",
-                namespace=LEASE_NAMESPACE,
-                labels={LABEL_COMPONENT: COMPONENT},
-                annotations=annotations,
-            )
-            spec = LeaseSpec(
-                holder_identity=node,
-                lease_duration_seconds=LEASE_DURATION_S,
-                renew_time=format_micro_time(now),
-            )
-            lease = Lease(metadata=metadata, spec=spec)
-            if reports.accepts(lease):
-                self.submit(cost_s, partial(reports.on_lease, lease, now))
+            progress = Progress(node_name(number), ("IPv4",))
+            progress.on_mark(EndpointSlices.key, "", Mark(EndpointSlices.key, str(row.version)))
+            progress.on_idle("IPv4")
+            lease = decode(progress.take_report(now), Lease)
+            if self.reports.accepts(lease):
+                note = partial(self.reports.on_lease, lease, now)
+                self.submit(costs.lease_write_s + costs.report_s, note)
             else:
-                self.submit(cost_s, self._pass_on)
-
-    def _pass_on(self, copies: int = 0) -> None:
-        """Writes of equal relays, or of nodes whose Leases are not aggregated."""
-        for _ in range(copies or self.copies):
-            self._network.next_front().submit(self._costs.lease_write_s, nothing)
+                self._network.next_front().submit(self.copies * costs.lease_write_s, nothing)
 
     def _write_lease(self) -> None:
         document = self.reports.take_lease(self._scheduler.now)
@@ -320,13 +266,9 @@ class Relay(Front):
             patch_type="apply",
             force=True,
         )
-        self._network.send(self.name, write, self._on_answer)
-        if self.copies > 1:
-            self._pass_on(self.copies - 1)
-
-    def _on_answer(self, answer: bytes | StatusError) -> None:
-        if isinstance(answer, StatusError):
-            self.reports.on_failure()
+        self._network.send(self.name, write, nothing)
+        for _ in range(self.copies - 1):  # the Leases of its equals are load without content
+            self._network.next_front().submit(self._costs.slice_write_s, nothing)
 
 
 class RelayTree:
@@ -344,20 +286,20 @@ class RelayTree:
         for level, count in enumerate(plan.relays_by_level, 1):
             made: list[Relay] = []
             for place, parent in enumerate(parents):
-                children = (place + 1) * count // len(parents) - place * count // len(parents)
                 is_shared = level == plan.levels and level > 1 and place > 0
                 size = STREAMS_PER_BATCH if is_shared else 1
-                for first in range(0, children, size):
-                    made.append(
-                        Relay(
-                            f"relay-{level}-{len(made)}",
-                            level,
-                            [parent, *(other for other in parents if other is not parent)],
-                            network,
-                            rng=rng.fork(),
-                            copies=min(size, children - first),
-                        )
+                until = (place + 1) * count // len(parents)
+                made += [
+                    Relay(
+                        f"relay-{level}-{number}",
+                        level,
+                        [parent, *(other for other in parents if other is not parent)],
+                        network,
+                        rng=rng.fork(),
+                        copies=min(size, until - number),
                     )
+                    for number in range(place * count // len(parents), until, size)
+                ]
             self.levels.append(made)
             parents = made
         while not all(relay.serves for relay in self.all):
@@ -413,17 +355,14 @@ class RelayTree:
             for row in rows
             for number in range(row.nodes)
         }
-        newest: dict[str, tuple[str, int]] = {}
-        for record in self._server.records(Leases, LEASE_NAMESPACE):
-            for each in nodes_of(decode(record.body, Lease)):
-                lease = each.lease
-                revision = int((lease.metadata.annotations or {}).get(ANNOTATION_REVISION, 0))
-                node = lease.metadata.name.removeprefix(LEASE_PREFIX)
-                newest[node] = max(
-                    newest.get(node, ("", 0)), (str(lease.spec.renew_time), revision)
-                )
+        leases = [
+            each.lease.metadata
+            for record in self._server.records(Leases, LEASE_NAMESPACE)
+            for each in nodes_of(decode(record.body, Lease))
+        ]
         return [
-            f"{node} is reported at {revision} and has {has[node]}"
-            for node, (_, revision) in newest.items()
-            if revision > has[node]
+            f"{lease.name} is reported to have {revision}"
+            for lease in leases
+            if int(revision := (lease.annotations or {})[ANNOTATION_REVISION])
+            > has[lease.name.removeprefix(LEASE_PREFIX)]
         ]

@@ -5,7 +5,7 @@ virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -51,15 +51,19 @@ _CHECKED: Final = 200
 
 @dataclass(slots=True)
 class Lengths:
-    """Lengths of the queues at each second."""
+    """The greatest lengths of the queues: Services that wait for the controller, its unread events,
+    requests at servers; events and bytes in the longest queue of a watch.
+    """
 
-    #: Services that wait for the controller, its unread events, and requests that wait at servers
-    syncs: list[int] = field(default_factory=list)
-    inbox: list[int] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    #: events and bytes in the longest queue of a watch
-    events: list[int] = field(default_factory=list)
-    size_bytes: list[int] = field(default_factory=list)
+    syncs: int = 0
+    inbox: int = 0
+    requests: int = 0
+    events: int = 0
+    size_bytes: int = 0
+
+    def note(self, **now: int) -> None:
+        for name, value in now.items():
+            setattr(self, name, max(value, getattr(self, name)))
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +163,8 @@ class ScaleRun:
         self._note_memory("controller: caches and engine")
         self._join()
         self._note_memory(f"{len(self.nodes)} sampled nodes: caches, tracker, rules")
-        self._renew()
+        if self._tree is None:
+            self._renew()
         parts.append(
             self._part(f"{self.plan.rolling} Services are rolled out", self.scenario.roll_out)
         )
@@ -237,11 +242,7 @@ class ScaleRun:
         self.scenario.lose_zone(LOST_ZONE)
 
     def _renew(self) -> None:
-        """Submits Lease renewals of the living nodes: load without content. Behind relays they
-        report there.
-        """
-        if self._tree is not None:
-            return
+        """Submits Lease renewals of the living nodes: load without content."""
         self._renewals += self._measures.readers * self.plan.renewals_per_s * _RENEWALS_S
         for _ in range(int(self._renewals)):
             self._network.next_front().submit(self.plan.costs.lease_write_s, nothing)
@@ -299,20 +300,22 @@ class ScaleRun:
         )
 
     def _measure_queues(self, name: str, after_s: float) -> None:
-        lengths = self._lengths
         waiting = [row.waiting for row in self._rows if row.reads]
-        lengths.syncs.append(self._controller.slices.waiting)
-        lengths.inbox.append(self._controller.waiting)
-        lengths.requests.append(sum(front.waiting_requests for front in self._fronts))
-        lengths.events.append(max((events for events, _ in waiting), default=0))
-        lengths.size_bytes.append(max((size for _, size in waiting), default=0))
+        events = max((events for events, _ in waiting), default=0)
+        self._lengths.note(
+            syncs=self._controller.slices.waiting,
+            inbox=self._controller.waiting,
+            requests=sum(front.waiting_requests for front in self._fronts),
+            events=events,
+            size_bytes=max((size for _, size in waiting), default=0),
+        )
         limit = self.plan.budgets.memory_mib
         if limit and self._meter() > limit:
             self._break("memory", self._scheduler.now)
         self._report(
             f"{name}: {after_s:,.0f} s of virtual time, {self._measures.slice_writes:,} slices "
             "written, "
-            f"{lengths.events[-1]:,} events wait"
+            f"{events:,} events wait"
         )
 
     def _break(self, budget: str, at: float) -> None:
@@ -398,15 +401,11 @@ class ScaleRun:
 def _shares(nodes: int, fronts: Sequence[Front]) -> list[int]:
     """Returns the number of *nodes* of each process: equal ones have equal numbers."""
     each, rest = divmod(nodes, sum(front.copies for front in fronts))
-    single = sum(front.copies == 1 for front in fronts)
-    shares, place = [], 0
-    for front in fronts:
-        share = each
-        if front.copies == 1:
-            share += (place + 1) * rest // single - place * rest // single
-            place += 1
-        shares.append(share)
-    return shares
+    single = [front for front in fronts if front.copies == 1]
+    return [
+        each + ((rest + single.index(front)) // len(single) if front in single else 0)
+        for front in fronts
+    ]
 
 
 def _by_label(records: Iterable[Record], label: str, kind: type[T]) -> Callable[[str], list[T]]:

@@ -90,7 +90,7 @@ def _column(part: ScalePart, plan: ScalePlan) -> dict[str, str]:
             "relays: busiest": f"{part.relays.busy_s / seconds:.0%}",
             "  bytes from the server": human_bytes(part.roots.sent_bytes),
             "  lists at the server": f"{part.roots.lists:,}",
-            "  catch-ups; failed": f"{part.relays.catch_ups:,}; {part.relays.failed:,}",
+            "  catch-ups": f"{part.relays.catch_ups:,}",
             "  lists at relays": f"{part.relays.lists:,}",
             "  nodes back after a kill": "" if part.back_s is None else f"{part.back_s:,.1f} s",
         }
@@ -99,12 +99,11 @@ def _column(part: ScalePart, plan: ScalePlan) -> dict[str, str]:
             cells[f"  slice stored, at level {level}: median"] = _age(found, 0.5)
             cells[f"  slice stored, at level {level}: p99"] = _age(found, 0.99)
     return cells | {
-        "waiting: Services, max": f"{max(lengths.syncs, default=0):,}",
-        "waiting: Services, p99": f"{quantile(lengths.syncs, 0.99):,.0f}",
-        "  events unread by it, max": f"{max(lengths.inbox, default=0):,}",
-        "  requests, max": f"{max(lengths.requests, default=0):,}",
-        "  events for a node, max": f"{max(lengths.events, default=0):,}",
-        "  bytes for a node, max": human_bytes(max(lengths.size_bytes, default=0)),
+        "waiting: Services, max": f"{lengths.syncs:,}",
+        "  events unread by it, max": f"{lengths.inbox:,}",
+        "  requests, max": f"{lengths.requests:,}",
+        "  events for a node, max": f"{lengths.events:,}",
+        "  bytes for a node, max": human_bytes(lengths.size_bytes),
     }
 
 
@@ -155,7 +154,7 @@ def _growth_row(outcome: ScaleOutcome) -> tuple[str, ...]:
         f"{outcome.plan.pods:,}",
         f"{sum(part.slice_writes for part in parts):,}",
         f"{max(quantile(part.ages.reported, 0.99) for part in parts):,.2f} s",
-        human_bytes(max(max(part.lengths.size_bytes, default=0) for part in parts)),
+        human_bytes(max(part.lengths.size_bytes for part in parts)),
         f"{max(part.roots.busy_s / part.duration_s for part in parts):.0%}",
         human_bytes(max(part.busiest_bytes_s for part in parts)),
         f"{sum(outcome.memory.values()):,.0f} MiB",

@@ -22,10 +22,13 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease
 from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.consume.progress import Progress
+from sliceplane.kit.rng import Rng
+from sliceplane.relay.mirror import ResourceMirror
 from sliceplane.relay.reports import NodeReports
 from sliceplane.watch.cache import Mark
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
+from sliceplane.watch.reflector import Reflector
 
 WATCHERS = 500
 TURNS = 3
@@ -33,7 +36,7 @@ ROUNDS = 10
 SMALL_WATCHERS = 10
 WARM_UP_ROUNDS = 3
 ROUND_MAX_S = 30.0
-#: nodes whose reports are aggregated
+#: nodes whose reports are aggregated, and slices of a list
 REPORTING = 1_000
 #: the server behind a relay should cost what it costs with so many watchers of its own
 FEW_WATCHERS = 2
@@ -97,6 +100,28 @@ def report_us() -> float:
         reports.on_lease(lease, 0.0)
     assert encode(reports.take_lease(0.0))
     return (time.process_time() - began) / REPORTING * 1e6
+
+
+def object_us() -> float:
+    """Returns the CPU of one object of a list, until the relay's memory has it."""
+    per_slice = range(20)
+    bodies = []
+    for number in range(REPORTING):
+        document = slice_document(f"web-{number}", "web", per_slice)
+        document["metadata"] |= {"uid": f"uid-{number}", "resourceVersion": str(number + 1)}
+        bodies.append(encode(document))
+    mirror = ResourceMirror(EndpointSlices)
+    reflector = Reflector(mirror.cache, Rng(1))
+    reflector.start(0.0)
+    began = time.process_time()
+    reflector.on_page(bodies, str(REPORTING), "", 0.0)
+    mirror.on_changes(reflector.take_changes())
+    mark = reflector.take_mark()
+    assert mark is not None
+    mirror.on_mark(mark)
+    spent_s = time.process_time() - began
+    assert mirror.store.count(EndpointSlices.storage_key) == REPORTING
+    return spent_s / REPORTING * 1e6
 
 
 async def measure(watchers: int, turns: int, count: int) -> list[Result]:
@@ -169,6 +194,12 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             size=f"{FEW_WATCHERS} TLS watchers",
             value=of_few,
             unit="ms",
+        ),
+        Result(
+            name="relay CPU an object of a list",
+            size=f"{REPORTING:,} slices of 20",
+            value=object_us(),
+            unit="us",
         ),
         Result(
             name="relay CPU a report, aggregated",

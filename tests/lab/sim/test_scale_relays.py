@@ -52,9 +52,9 @@ def test_all_nodes_are_told_by_relays_and_the_server_writes_to_its_own_children(
         told = len(part.ages.everywhere)
         assert told == len(part.ages.reported) == len(part.ages.committed) > 0
         assert sorted(part.ages.relays) == [1, 2]
-        # The sampled node's Services, bookmarks, and what is fetched for a relay come on top.
-        assert 3 * part.slice_writes <= part.roots.events < 4 * part.slice_writes
         assert part.leaves.events > 15 * part.slice_writes
+        # Bookmarks come on top; a relay that lists after its kill gets fewer events.
+        assert 2 * part.slice_writes < part.roots.events < 4 * part.slice_writes
         assert part.leaves.lists == part.roots.lost_watches == part.relays.lost_watches == 0
     text = as_text(outcome, 100)
     assert "slice stored, at level 2: p99" in text
@@ -101,8 +101,9 @@ def test_a_stream_with_a_gap_a_duplicate_or_other_bytes_is_told(
 
         def portions(unsent: object, change=change, left=left) -> object:  # type: ignore[no-untyped-def]
             items, writes, size = whole(unsent)  # type: ignore[arg-type]
-            if items and items[0].type != "BOOKMARK" and left and not left.pop(0) < 0:
-                return change(items), writes, size
+            if items and items[0].type != "BOOKMARK" and left:
+                left.clear()
+                items = change(items)
             return items, writes, size
 
         monkeypatch.setattr(front, "_portions", portions)
@@ -145,7 +146,10 @@ def test_fetches_have_the_times_of_the_production_relay() -> None:
     assert played == real
 
 
-SIZES = ["--nodes", "24", "--pods", "48", "--services", "6", "--rolling", "1", "--relays", "4", "--levels", "2", "--sampled", "1"]
+SIZES = (
+    *("--nodes", "24", "--pods", "48", "--services", "6", "--rolling", "1"),
+    *("--relays", "4", "--levels", "2", "--sampled", "1"),
+)
 
 
 def test_the_same_seed_is_the_same_report_under_any_hash_seed() -> None:
@@ -160,7 +164,7 @@ def test_the_same_seed_is_the_same_report_under_any_hash_seed() -> None:
     reports = [process.communicate()[0].decode() for process in running]
     assert [process.returncode for process in running] == [0, 0]
     first, second = (_without_real(report) for report in reports)
-    assert "trace" in first
+    assert "trace" in first[-1]
     assert first == second
 
 

@@ -345,7 +345,7 @@ class Front:
         if self._link_free_at - at > SOCKETS_S and figures.link_full_at is None:
             figures.link_full_at = at
         arrival = self._link_free_at + self._costs.one_way_s
-        self.server.check(row, items)
+        self.server.verify(row, items)
         row.version = items[-1].revision
         if row.on_items is not None:
             row.on_items(items, arrival)
@@ -418,7 +418,7 @@ class ScaleServer(Server):
         super().__init__(scheduler, rng, records=records)
 
     def follow(self, selection: Selection) -> None:
-        """Keeps each event of *selection* from now on, for ``check``."""
+        """Keeps each event of *selection* from now on, for ``verify``."""
         watcher = self.hub.subscribe(self.interest(selection), now=0.0, bound_bytes=sys.maxsize)
         watcher.notify = lambda: self._truth.extend(watcher.take())
 
@@ -426,7 +426,7 @@ class ScaleServer(Server):
         """Returns the number of kept events up to *revision*."""
         return bisect_right(self._truth, revision, key=attrgetter("revision"))
 
-    def check(self, row: StreamRow, items: Sequence[Item]) -> None:
+    def verify(self, row: StreamRow, items: Sequence[Item]) -> None:
         """Notes a gap, a duplicate, a wrong order or other content in the stream of *row*."""
         if row.interest.resource != EndpointSlices.storage_key:
             return

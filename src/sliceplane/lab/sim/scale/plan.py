@@ -29,9 +29,11 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     node_write_s: float = 0.005
     #: seconds until a write is on disk
     commit_s: float = 0.002
-    #: a relay: an event from its parent, and a report of a node with its part of the relay's Lease
-    relay_event_s: float = 0.0002
-    report_s: float = 27e-6
+    #: a relay: an event from its parent, an object of a list, and a report of a node with its part
+    #: of the relay's Lease
+    relay_event_s: float = 0.0005
+    relay_object_s: float = 30e-6
+    report_s: float = 16e-6
     #: network latency in one direction
     one_way_s: float = 0.0005
 
@@ -47,6 +49,7 @@ MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
     "controller_write_s": ("ms", 1e3, "controller: a write of a slice", "end_to_end"),
     "node_write_s": ("ms", 1e3, "node: a change until the kernel has it", "node_proxy"),
     "relay_event_s": ("ms", 1e3, "relay: an event from its parent", "relay"),
+    "relay_object_s": ("us", 1e6, "relay: an object of a list", "relay"),
     "report_s": ("us", 1e6, "relay: a node's report, aggregated", "relay"),
     "commit_s": ("ms", 1e3, "disk: a write until it is durable", "storage"),
     "one_way_s": ("ms", 1e3, "network: one way", "assumed"),

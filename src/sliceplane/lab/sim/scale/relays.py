@@ -28,6 +28,7 @@ from sliceplane.consume.progress import (
     Progress,
 )
 from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.network import void
 from sliceplane.lab.sim.scale.front import (
     STREAMS_PER_BATCH,
     Front,
@@ -175,10 +176,11 @@ class Relay(Front):
             self._scheduler.after(STEP_S, partial(self._step, life))
 
     def _load(self, body: bytes) -> Mirrored:
-        self.spend(self._costs.relay_event_s)
+        self.spend(self._costs.relay_object_s)
         return _mirrored(EndpointSlices, body)
 
     def _on_mark(self, mark: Mark) -> None:
+        self.spend(self._costs.relay_event_s)
         self._upstream.siblings.on_news(RELAYED)
         self.mirror.on_mark(mark)
         self.serves = self.mirror.filled
@@ -226,7 +228,7 @@ class Relay(Front):
         def pump(watcher: Watcher) -> None:
             for item in watcher.take():
                 if not run.is_over:
-                    self.spend(self._costs.relay_event_s)
+                    self.spend(self._costs.relay_object_s)
                     run.on_message(item.type, item.data)
             if run.is_over or watcher.closed:
                 if watcher.error is not None and is_bad_version(watcher.error):
@@ -266,7 +268,7 @@ class Relay(Front):
             patch_type="apply",
             force=True,
         )
-        self._network.send(self.name, write, nothing)
+        self._network.send(self.name, write, void)
         for _ in range(self.copies - 1):  # the Leases of its equals are load without content
             self._network.next_front().submit(self._costs.slice_write_s, nothing)
 

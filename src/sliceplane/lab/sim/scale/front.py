@@ -323,17 +323,22 @@ class Front:
             return at
         if watcher.error is not None:
             row.unsent.clear()
-            self._scheduler.at(at, lambda: self._lost(row))
+            self._scheduler.at(at, lambda: self._ended(row))
             return at
         if not row.unsent:
             row.unsent.extend(watcher.take(SEND_BYTES))
         items, writes, size = _portions(row.unsent)
         if row.unsent or watcher.pending:
             row.wake()
-        elif watcher.closed and row.on_lost is not None:
-            row.on_lost(None)
-        if not items:
-            return at
+        if items:
+            at = self._send(row, items, writes, size, at)
+        if watcher.closed and not row.scheduled:
+            self._scheduler.at(at, lambda: self._ended(row))
+        return at
+
+    def _send(
+        self, row: StreamRow, items: tuple[Item, ...], writes: int, size: int, at: float
+    ) -> float:
         nodes = row.nodes
         at += nodes * (writes * self._costs.event_s + size * self._costs.event_byte_s)
         figures = self.figures
@@ -353,16 +358,18 @@ class Front:
             self.server.measures.arrived(items, nodes * self.copies, arrival)
         return at
 
-    def _lost(self, row: StreamRow) -> None:
-        """Handles a watch that the hub dropped: the nodes list again, and watch from there."""
-        if row.watcher is None or row.watcher.error is None:
+    def _ended(self, row: StreamRow) -> None:
+        """Handles a watch whose time is over, or that the hub dropped: the nodes list again, and
+        watch from there.
+        """
+        if row.watcher is None:
             return
-        figures = self.figures
-        figures.lost_watches += row.nodes
-        if figures.lost_at is None:
-            figures.lost_at = self._scheduler.now
+        error, figures = row.watcher.error, self.figures
+        if error is not None:
+            figures.lost_watches += row.nodes
+            figures.lost_at = figures.lost_at or self._scheduler.now
         if row.on_lost is not None:
-            row.on_lost(row.watcher.error)
+            row.on_lost(error)
             return
         records = self.store.list(row.interest.resource).records
 

@@ -58,11 +58,9 @@ class SimulatedInformer:
         on_synced: Callback,
         on_mark: Callable[[Mark], None] | None = None,
         source: Source | None = None,
-        cache: Cache[Any] | None = None,
     ) -> None:
         resource = selection.resource
-        if cache is None:
-            cache = Cache(resource, decode=partial(_decoded, resource.projection))
+        cache: Cache[Object] = Cache(resource, decode=partial(_decoded, resource.projection))
         self.reflector: Reflector[Any] = Reflector(cache, rng)
         self.selection = selection
         self._network = network

@@ -167,7 +167,7 @@ class Front:
         self._go()
 
     def spend(self, cost_s: float) -> None:
-        """What the process does now takes *cost_s*; all that follows is later."""
+        """Takes *cost_s* for what the process does now; all that follows is later."""
         self._free_at = max(self._scheduler.now, self._free_at) + cost_s
         self.figures.busy_s += cost_s
 

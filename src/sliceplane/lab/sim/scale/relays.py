@@ -48,7 +48,7 @@ from sliceplane.server.store.types import Key
 from sliceplane.server.store.watcher import Watcher, nothing
 from sliceplane.watch.actions import is_bad_version, is_expired
 from sliceplane.watch.cache import Mark
-from sliceplane.watch.reflector import BACKOFF
+from sliceplane.watch.reflector import BACKOFF, Reflector
 
 RELAYED: Final = Selection(EndpointSlices)
 #: seconds between looks at old history and at the Lease to write
@@ -63,7 +63,7 @@ FETCH_PAUSE_S: Final = 0.2
 _mirrored = lru_cache(4096)(mirrored)
 
 
-class Upstream:
+class RelayParents:
     """The parents of *copies* equal relays (``relay.io.upstream``)."""
 
     def __init__(self, parents: Sequence[Front], rng: Rng, copies: int) -> None:
@@ -102,7 +102,7 @@ class Upstream:
         return error
 
 
-class Relay(Front):
+class SimulatedRelay(Front):
     """One relay process, or *copies* equal ones. It has no memory after ``kill`` and ``begin``."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Relay(Front):
         self.level = level
         self.parent = parents[0]
         self.root = self.parent.root
-        self._upstream = Upstream(parents, rng.fork(), copies)
+        self._upstream = RelayParents(parents, rng.fork(), copies)
         self._network = network
         self._rng = rng
         self._life = 0
@@ -150,8 +150,8 @@ class Relay(Front):
             on_synced=nothing,
             on_mark=self._on_mark,
             source=self._upstream,
-            cache=mirror.cache,
         )
+        self._informer.reflector = Reflector(mirror.cache, self._rng.fork())
         self._informer.start()
         self._step(life)
 
@@ -281,18 +281,18 @@ class RelayTree:
         self._server = network.scale
         self._plan = plan
         self._rng = rng
-        self.levels: list[list[Relay]] = []
+        self.levels: list[list[SimulatedRelay]] = []
         #: seconds from a kill until the last stream of nodes was open again
         self.back_s: float | None = None
         parents: Sequence[Front] = self._server.fronts
         for level, count in enumerate(plan.relays_by_level, 1):
-            made: list[Relay] = []
+            made: list[SimulatedRelay] = []
             for place, parent in enumerate(parents):
                 is_shared = level == plan.levels and level > 1 and place > 0
                 size = STREAMS_PER_BATCH if is_shared else 1
                 until = (place + 1) * count // len(parents)
                 made += [
-                    Relay(
+                    SimulatedRelay(
                         f"relay-{level}-{number}",
                         level,
                         [parent, *(other for other in parents if other is not parent)],
@@ -308,7 +308,7 @@ class RelayTree:
             self._scheduler.run_until(self._scheduler.now + 1.0)
 
     @property
-    def all(self) -> list[Relay]:
+    def all(self) -> list[SimulatedRelay]:
         return [relay for level in self.levels for relay in level]
 
     def report(self, row: StreamRow, after_s: float) -> None:
@@ -316,7 +316,7 @@ class RelayTree:
 
         def run() -> None:
             relay = row.front
-            if row.reads and relay.serves and isinstance(relay, Relay):
+            if row.reads and relay.serves and isinstance(relay, SimulatedRelay):
                 relay.on_reports(row)
             self._scheduler.after(1 / self._plan.renewals_per_s, run)
 
@@ -324,7 +324,7 @@ class RelayTree:
 
     # Kills
 
-    def kill(self, relay: Relay) -> None:
+    def kill(self, relay: SimulatedRelay) -> None:
         """Kills *relay*, which is there again a little later. Nodes look for one with the same
         parent, children for another parent.
         """
@@ -335,7 +335,7 @@ class RelayTree:
                 self._seek(row, relay, self._scheduler.now, 0)
         self._scheduler.after(self._plan.restart_s, relay.begin)
 
-    def _seek(self, row: StreamRow, lost: Relay, gone_at: float, attempt: int) -> None:
+    def _seek(self, row: StreamRow, lost: SimulatedRelay, gone_at: float, attempt: int) -> None:
         siblings = [relay for relay in self.levels[-1] if relay.parent is lost.parent]
 
         def connect() -> None:

@@ -141,17 +141,18 @@ class SimulatedRelay(Front):
         record = self.server.store.get(Key(Leases.storage_key, LEASE_NAMESPACE, self.reports.lease))
         if record is not None:
             self.reports.restore(decode(record.body, Lease), self._scheduler.now)
+        rng = self._rng.fork()
         self._informer = SimulatedInformer(
             RELAYED,
             self._network,
-            self._rng.fork(),
+            rng,
             receive=lambda callback: callback() if life == self._life else None,
             deliver=mirror.on_changes,  # type: ignore[arg-type]  # of its own cache
             on_synced=nothing,
             on_mark=self._on_mark,
             source=self._upstream,
         )
-        self._informer.reflector = Reflector(mirror.cache, self._rng.fork())
+        self._informer.reflector = Reflector(mirror.cache, rng)
         self._informer.start()
         self._step(life)
 

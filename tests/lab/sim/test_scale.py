@@ -89,6 +89,7 @@ def test_a_queue_that_is_full_costs_a_list() -> None:
     made._scheduler.run_until(made._scheduler.now + 5.0)
     made._join()
     for row in made._rows:
+        assert row.watcher is not None
         row.watcher.bound = 2_000
     lost = made._part("a zone is lost", made._lose_zone)
     assert lost.roots.lost_watches > 0

@@ -11,7 +11,7 @@ and the others take its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -58,9 +58,6 @@ STEP_S: Final = 1.0
 PROGRESS_WATCH_S: Final = 3
 FETCH_S_MAX: Final = 8.0
 FETCH_PAUSE_S: Final = 0.2
-
-#: relays receive the same bytes; objects are frozen, so they share what is decoded
-_mirrored = lru_cache(4096)(mirrored)
 
 
 class RelayParents:
@@ -112,10 +109,11 @@ class SimulatedRelay(Front):
         parents: Sequence[Front],
         network: ScaleNetwork,
         *,
+        load: Callable[[bytes], Mirrored],
         rng: Rng,
         copies: int = 1,
     ) -> None:
-        """*parents*: its own one is the first."""
+        """*parents*: its own one is the first.  *load* decodes for all relays."""
         super().__init__(network.scale, network.scale.fronts[0].link_bytes_s, copies)
         self.name = name
         self.level = level
@@ -123,6 +121,7 @@ class SimulatedRelay(Front):
         self.root = self.parent.root
         self._upstream = RelayParents(parents, rng.fork(), copies)
         self._network = network
+        self._decode = load
         self._rng = rng
         self._life = 0
         #: streams whose earlier events are being fetched
@@ -178,7 +177,7 @@ class SimulatedRelay(Front):
 
     def _load(self, body: bytes) -> Mirrored:
         self.spend(self._costs.relay_object_s)
-        return _mirrored(EndpointSlices, body)
+        return self._decode(body)
 
     def _on_mark(self, mark: Mark) -> None:
         self.spend(self._costs.relay_event_s)
@@ -285,6 +284,8 @@ class RelayTree:
         self.levels: list[list[SimulatedRelay]] = []
         #: seconds from a kill until the last stream of nodes was open again
         self.back_s: float | None = None
+        # Relays receive the same bytes; objects are frozen, so they share what is decoded.
+        load = lru_cache(4 * plan.services)(partial(mirrored, EndpointSlices))
         parents: Sequence[Front] = self._server.fronts
         for level, count in enumerate(plan.relays_by_level, 1):
             made: list[SimulatedRelay] = []
@@ -298,6 +299,7 @@ class RelayTree:
                         level,
                         [parent, *(other for other in parents if other is not parent)],
                         network,
+                        load=load,
                         rng=rng.fork(),
                         copies=min(size, until - number),
                     )

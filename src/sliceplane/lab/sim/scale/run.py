@@ -162,7 +162,7 @@ class ScaleRun:
         parts = [self._part("the controller begins", self._begin)]
         self._note_memory("controller: caches and engine")
         self._join()
-        self._note_memory(f"{len(self.nodes)} sampled nodes: caches, tracker, rules")
+        self._note_memory(f"relays, {len(self.nodes)} sampled nodes: caches, tracker, rules")
         if self._tree is None:
             self._renew()
         parts.append(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError, unreachable
@@ -19,7 +19,6 @@ from sliceplane.api.requests import Selection
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.network import Network
 from sliceplane.lab.sim.scheduler import Alarm, Callback
-from sliceplane.server.registry.types import ListOutcome
 from sliceplane.server.store.watcher import Item, Watcher
 from sliceplane.watch.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.watch.cache import Cache, Change, Mark
@@ -36,14 +35,6 @@ Deliver = Callable[[tuple[Change[Object], ...]], None]
 _decoded = lru_cache(4096)(lambda kind, body: decode(body, kind))
 
 
-class Source(Protocol):
-    """A server to informers, as ``lab.sim.server``. Both raise ``StatusError``."""
-
-    def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome: ...
-
-    def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher: ...
-
-
 class SimulatedInformer:
     """Owned by one process. *receive* runs a callback of this process, later if it is paused."""
 
@@ -57,7 +48,6 @@ class SimulatedInformer:
         deliver: Deliver,
         on_synced: Callback,
         on_mark: Callable[[Mark], None] | None = None,
-        source: Source | None = None,
     ) -> None:
         resource = selection.resource
         cache: Cache[Object] = Cache(resource, decode=partial(_decoded, resource.projection))
@@ -65,7 +55,7 @@ class SimulatedInformer:
         self.selection = selection
         self._network = network
         self._scheduler = network.scheduler
-        self._server: Source = source or network.server
+        self._server = network.server
         self._faults = network.faults
         self._receive = receive
         self._deliver = deliver
@@ -254,7 +244,6 @@ def informers_of(
     deliver: Deliver,
     on_synced: Callback,
     on_mark: Callable[[Mark], None],
-    source: Source | None = None,
 ) -> list[SimulatedInformer]:
     """Creates an informer for each of *selections*; calls *on_synced* once all of them are synced."""
     unsynced = len(selections)
@@ -274,7 +263,6 @@ def informers_of(
             deliver=deliver,
             on_synced=one_synced,
             on_mark=on_mark,
-            source=source,
         )
         for selection in selections
     ]

@@ -17,9 +17,9 @@ import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.faults import FaultPlan
 from sliceplane.lab.sim.network import Answer, Network
-from sliceplane.lab.sim.scale.measures import ScaleMeasures
+from sliceplane.lab.sim.scale.measures import FrontFigures, ScaleMeasures
 from sliceplane.lab.sim.scale.plan import Costs
 from sliceplane.lab.sim.scheduler import Alarm, Callback, Scheduler, Trace
 from sliceplane.lab.sim.server import Server
@@ -99,25 +99,6 @@ class StreamRow:
         if not self.scheduled and self.reads:
             self.scheduled = True
             self.front.add_stream(self)
-
-
-@dataclass(slots=True)
-class FrontFigures:
-    """The figures of one process; bytes, lists and events are those of its clients."""
-
-    busy_s: float = 0.0
-    events: int = 0
-    sent_bytes: int = 0
-    lists: int = 0
-    listed_bytes: int = 0
-    lost_watches: int = 0
-    #: of relays: fetched stretches of events from before their history
-    catch_ups: int = 0
-    #: bytes by second of virtual time
-    by_second: dict[int, int] = field(default_factory=dict)
-    #: when the link was first full, and when a watch was first lost
-    link_full_at: float | None = None
-    lost_at: float | None = None
 
 
 def total(fronts: Sequence[Front]) -> FrontFigures:
@@ -203,7 +184,7 @@ class Front:
         self.figures.listed_bytes += nodes * size
         self.submit(nodes * size * self._costs.event_byte_s, callback)
 
-    # As the server of an informer (``streams.Source``); *copies* equal ones
+    # As the server of an informer ; *copies* equal ones
 
     def page(
         self, selection: Selection, limit: int, continue_token: str, copies: int = 1
@@ -480,6 +461,12 @@ class ScaleNetwork(Network):
 
     def latency(self) -> float:
         return self._costs.one_way_s
+
+    def reading_at(self, source: Any) -> ScaleNetwork:
+        """Returns the network of a client whose lists and watches *source* answers."""
+        network = copy(self)
+        network.server = source
+        return network
 
     def next_front(self) -> Front:
         """Returns the server whose turn it is."""

@@ -38,6 +38,25 @@ class Ages:
     kernel: list[float] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class FrontFigures:
+    """The figures of one process; bytes, lists and events are those of its clients."""
+
+    busy_s: float = 0.0
+    events: int = 0
+    sent_bytes: int = 0
+    lists: int = 0
+    listed_bytes: int = 0
+    lost_watches: int = 0
+    #: of relays: fetched stretches of events from before their history
+    catch_ups: int = 0
+    #: bytes by second of virtual time
+    by_second: dict[int, int] = field(default_factory=dict)
+    #: when the link was first full, and when a watch was first lost
+    link_full_at: float | None = None
+    lost_at: float | None = None
+
+
 class ScaleMeasures:
     """Owned by one run. ``begin`` resets the measurements for a part of the scenario."""
 

@@ -20,7 +20,7 @@ from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import ScalePlan
 from sliceplane.lab.sim.scheduler import Alarm, Callback
-from sliceplane.lab.sim.streams import Source, informers_of
+from sliceplane.lab.sim.streams import informers_of
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.cache import Change
@@ -99,9 +99,7 @@ class SampledNode(Actor):
     missing.
     """
 
-    def __init__(
-        self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, source: Source
-    ) -> None:
+    def __init__(self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng) -> None:
         super().__init__(f"proxy-{node.metadata.name}", network)
         self.plane = nft_plane("IPv4", NodePlaneConfig(node_name=node.metadata.name))
         self.synced = False
@@ -120,7 +118,6 @@ class SampledNode(Actor):
             deliver=self._on_changes,
             on_synced=self._on_synced,
             on_mark=lambda _: None,
-            source=source,
         )
 
     def start(self) -> None:

@@ -143,13 +143,12 @@ class SimulatedRelay(Front):
         rng = self._rng.fork()
         self._informer = SimulatedInformer(
             RELAYED,
-            self._network,
+            self._network.reading_at(self._upstream),
             rng,
             receive=lambda callback: callback() if life == self._life else None,
             deliver=mirror.on_changes,  # type: ignore[arg-type]  # of its own cache
             on_synced=nothing,
             on_mark=self._on_mark,
-            source=self._upstream,
         )
         self._informer.reflector = Reflector(mirror.cache, rng)
         self._informer.start()

@@ -22,13 +22,12 @@ from sliceplane.lab.sim.scale.cluster import build_records
 from sliceplane.lab.sim.scale.front import (
     STREAMS_PER_BATCH,
     Front,
-    FrontFigures,
     ScaleNetwork,
     ScaleServer,
     StreamRow,
     total,
 )
-from sliceplane.lab.sim.scale.measures import Ages, ScaleMeasures
+from sliceplane.lab.sim.scale.measures import Ages, FrontFigures, ScaleMeasures
 from sliceplane.lab.sim.scale.parts import SLICES, BusyProcess, SampledNode
 from sliceplane.lab.sim.scale.plan import ScalePlan
 from sliceplane.lab.sim.scale.relays import RelayTree
@@ -218,7 +217,7 @@ class ScaleRun:
         node = next(number for number in range(plan.nodes) if number % plan.zones != LOST_ZONE)
         record = self._server.records(Nodes)[node + len(self.nodes)]
         sampled = SampledNode(
-            decode(record.body, Node), plan, self._network, self._rng.fork(), front
+            decode(record.body, Node), plan, self._network.reading_at(front), self._rng.fork()
         )
         self.nodes.append(sampled)
         sampled.start()

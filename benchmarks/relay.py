@@ -22,10 +22,17 @@ from benchmarks.tools.fleet import OPEN_S, SLICES_PATH, Fleet
 from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Namespaces
+from sliceplane.consume.progress import Progress
+from sliceplane.kit.rng import Rng
+from sliceplane.relay.mirror import ResourceMirror
+from sliceplane.relay.reports import NodeReports
+from sliceplane.watch.cache import Mark
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
+from sliceplane.watch.reflector import Reflector
 
 WATCHERS = 500
 TURNS = 3
@@ -37,6 +44,8 @@ KILL_WRITES_PER_S = 2.0
 LEVEL_ROUNDS = 200
 WARM_UP_ROUNDS = 3
 ROUND_MAX_S = 30.0
+#: nodes whose reports are aggregated, and slices of a list
+REPORTING = 1_000
 #: the server behind a relay should cost what it costs with so many watchers of its own
 FEW_WATCHERS = 2
 
@@ -108,6 +117,45 @@ async def begin(stack: AsyncExitStack) -> tuple[Path, PlaneProcess, HttpClient]:
     return folder, server, client
 
 
+def report_us() -> float:
+    """Returns the CPU of one node's report and of its part of the relay's Lease."""
+    leases = []
+    for number in range(REPORTING):
+        progress = Progress(f"node-{number:05}", ("IPv4",))
+        progress.on_mark(EndpointSlices.key, "", Mark(EndpointSlices.key, "10"))
+        progress.on_idle("IPv4")
+        leases.append(decode(progress.take_report(0.0), Lease))
+    reports = NodeReports("relay")
+    began = time.process_time()
+    for lease in leases:
+        assert reports.accepts(lease)
+        reports.on_lease(lease, 0.0)
+    assert encode(reports.take_lease(0.0))
+    return (time.process_time() - began) / REPORTING * 1e6
+
+
+def object_us() -> float:
+    """Returns the CPU of one object of a list, until the relay's memory has it."""
+    per_slice = range(20)
+    bodies = []
+    for number in range(REPORTING):
+        document = slice_document(f"web-{number}", "web", per_slice)
+        document["metadata"] |= {"uid": f"uid-{number}", "resourceVersion": str(number + 1)}
+        bodies.append(encode(document))
+    mirror = ResourceMirror(EndpointSlices)
+    reflector = Reflector(mirror.cache, Rng(1))
+    reflector.start(0.0)
+    began = time.process_time()
+    reflector.on_page(bodies, str(REPORTING), "", 0.0)
+    mirror.on_changes(reflector.take_changes())
+    mark = reflector.take_mark()
+    assert mark is not None
+    mirror.on_mark(mark)
+    spent_s = time.process_time() - began
+    assert mirror.store.count(EndpointSlices.storage_key) == REPORTING
+    return spent_s / REPORTING * 1e6
+
+
 async def measure(watchers: int, turns: int, count: int) -> list[Result]:
     async with AsyncExitStack() as stack:
         folder, server, client = await begin(stack)
@@ -120,6 +168,7 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             "direct": (server.kubeconfig, watchers),
             "few": (server.kubeconfig, FEW_WATCHERS),
             "behind": (relay.kubeconfig, watchers),
+            "few behind": (relay.kubeconfig, FEW_WATCHERS),
         }
         spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
         for _ in range(turns):
@@ -146,10 +195,13 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
                 await writes.seconds_to(fleet, WARM_UP_ROUNDS)
                 late[where] = [1e3 * each for each in await writes.seconds_to(fleet, turns * count)]
     what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
-    direct, few, behind = (
+    direct, few, behind, _ = (
         statistics.median(server_ms for server_ms, _ in spent[where]) for where in places
     )
-    of_relay = statistics.median(relay_ms for _, relay_ms in spent["behind"])
+    of_relay, of_few = (
+        statistics.median(relay_ms for _, relay_ms in spent[where])
+        for where in ("behind", "few behind")
+    )
     return [
         Result(
             name="server CPU an event, watchers at the server", size=what, value=direct, unit="ms"
@@ -163,6 +215,24 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             peer_value=few,
         ),
         Result(name="relay CPU an event", size=what, value=of_relay, unit="ms"),
+        Result(
+            name="relay CPU an event",
+            size=f"{FEW_WATCHERS} TLS watchers",
+            value=of_few,
+            unit="ms",
+        ),
+        Result(
+            name="relay CPU an object of a list",
+            size=f"{REPORTING:,} slices of 20",
+            value=object_us(),
+            unit="us",
+        ),
+        Result(
+            name="relay CPU a report, aggregated",
+            size=f"{REPORTING:,} nodes",
+            value=report_us(),
+            unit="us",
+        ),
         Result(name="relay memory a watcher", size=what, value=child_kib, unit="KiB"),
         *(
             Result(

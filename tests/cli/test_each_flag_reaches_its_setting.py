@@ -367,6 +367,9 @@ def _simulations() -> Iterator[Case]:
     rows: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
         ("--at-once 3", lambda plan: plan.at_once, 3),
         ("--servers 3", lambda plan: plan.servers, 3),
+        ("--relays 4", lambda plan: plan.relays, 4),
+        ("--relays 4 --levels 2", lambda plan: plan.levels, 2),
+        ("--sampled 1", lambda plan: plan.sampled, 1),
         (
             "--batch-period 4s",
             lambda plan: plan.controller.endpointslice_updates_batch_period_s,

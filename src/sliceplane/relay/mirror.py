@@ -22,7 +22,7 @@ A watch that resumes before the history begins with what ``earlier`` fetched of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sliceplane.api import codec
@@ -66,7 +66,8 @@ class ResourceMirror:
         #: lists after a lost watch whose difference went to open watches, and others
         self.bridged = 0
         self.resets = 0
-        self._load = partial(mirrored, resource)
+        #: decodes an object; the simulator's relays share what was decoded
+        self.load: Callable[[bytes], Mirrored] = partial(mirrored, resource)
         self._retention = Retention(keep_s=keep_s, bytes_min=bytes_min, bytes_max=bytes_max)
         self._changes: list[Change[Mirrored]] = []
         #: the parent has no event between these two versions
@@ -111,7 +112,7 @@ class ResourceMirror:
 
     def _decode(self, body: bytes) -> Mirrored:
         try:
-            loaded = self._load(body)
+            loaded = self.load(body)
         except codec.UNREADABLE as error:
             # An object that is skipped would be a gap: the informer lists again, and goes on
             # failing.

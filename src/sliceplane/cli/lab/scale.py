@@ -29,6 +29,9 @@ OPTIONS: Final = (
     "rolling",
     "at_once",
     "servers",
+    "relays",
+    "levels",
+    "sampled",
     "batch_period",
     "marks",
     "link",
@@ -46,9 +49,9 @@ scale_options = with_options(
         "lost; queues, bytes, freshness and what breaks first are told. Exit code 1: a "
         "budget is broken.",
     ),
-    number("--nodes", "With --scale.", 60, least=2, most=50000),
-    number("--pods", "With --scale.", 600, least=1, most=1000000),
-    number("--services", "With --scale.", 30, least=1, most=60000),
+    number("--nodes", "With --scale.", 60, least=2, most=200000),
+    number("--pods", "With --scale.", 600, least=1, most=4000000),
+    number("--services", "With --scale.", 30, least=1, most=200000),
     number("--zones", "With --scale.", 3, least=2, most=100),
     number("--rolling", "With --scale: Services that are rolled out.", 6, least=1),
     number("--at-once", "With --scale: so many at a time.", 2, least=1),
@@ -58,6 +61,27 @@ scale_options = with_options(
         1,
         least=1,
         most=100,
+    ),
+    number(
+        "--relays",
+        "With --scale: relays that nodes read from instead of the servers; one is killed, too.",
+        0,
+        least=0,
+        most=1000,
+    ),
+    number(
+        "--levels",
+        "With --scale: levels of relays; the upper ones have fewer, as many times at each level.",
+        1,
+        least=1,
+        most=5,
+    ),
+    number(
+        "--sampled",
+        "With --scale: nodes that run, informers and rules; the others are counted.",
+        2,
+        least=0,
+        most=10,
     ),
     duration(
         "--batch-period",
@@ -119,10 +143,7 @@ def _plan(seed: int, flags: dict[str, Any]) -> ScalePlan:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.lab.sim.scale.plan import Budgets, ScalePlan
 
-    sizes = {
-        name: flags[name]
-        for name in ("nodes", "pods", "services", "zones", "rolling", "at_once", "servers")
-    }
+    sizes = {name: flags[name] for name in OPTIONS[: OPTIONS.index("batch_period")]}
     try:
         return ScalePlan(
             seed=seed,

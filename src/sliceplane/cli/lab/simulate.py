@@ -59,6 +59,10 @@ def _seeds(text: str) -> range:
             "what 1,000 nodes cost",
             "sliceplane simulate --scale --nodes 1000 --pods 20000 --services 1000",
         ),
+        (
+            "the same behind two levels of relays",
+            "sliceplane simulate --scale --nodes 1000 --relays 8 --levels 2",
+        ),
     ],
 )
 @number("--seed", "Everything follows from it.", 1, least=0)

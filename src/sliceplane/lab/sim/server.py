@@ -148,6 +148,12 @@ class Server:
 
     def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome:
         """Returns one page of a list. Raises ``StatusError``."""
+        return self.page_of(self.registry, selection, limit, continue_token)
+
+    def page_of(
+        self, registry: Registry, selection: Selection, limit: int, continue_token: str
+    ) -> ListOutcome:
+        """Returns a page of what *registry* serves. Raises ``StatusError``."""
         options = ListOptions(
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
@@ -155,7 +161,7 @@ class Server:
             continue_token=continue_token,
         )
         target = Target(resource=selection.resource, namespace=selection.namespace)
-        return self.registry.list(self._context(), target, options)
+        return registry.list(self._context(), target, options)
 
     def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher:
         """Opens a watch. Raises ``StatusError``. The caller sets ``notify`` and takes events."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError, unreachable
@@ -51,7 +51,7 @@ class SimulatedInformer:
     ) -> None:
         resource = selection.resource
         cache: Cache[Object] = Cache(resource, decode=partial(_decoded, resource.projection))
-        self.reflector: Reflector[Object] = Reflector(cache, rng)
+        self.reflector: Reflector[Any] = Reflector(cache, rng)
         self.selection = selection
         self._network = network
         self._scheduler = network.scheduler
@@ -213,7 +213,7 @@ class SimulatedInformer:
 
     def _close(self) -> None:
         if self._stream is not None:
-            self._server.hub.unsubscribe(self._stream.watcher)
+            self._stream.watcher.close(None)
             self._stream = None
 
     def silence(self) -> None:

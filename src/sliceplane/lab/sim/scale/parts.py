@@ -99,16 +99,14 @@ class SampledNode(Actor):
     missing.
     """
 
-    def __init__(
-        self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
-    ) -> None:
+    def __init__(self, node: Node, plan: ScalePlan, network: ScaleNetwork, rng: Rng) -> None:
         super().__init__(f"proxy-{node.metadata.name}", network)
         self.plane = nft_plane("IPv4", NodePlaneConfig(node_name=node.metadata.name))
         self.synced = False
         self.commands = 0
         self._node = node
         self._write_s = plan.costs.node_write_s
-        self._measures = measures
+        self._measures = network.scale.measures
         #: revisions of slices in the next transaction
         self._waiting: list[int] = []
         self._alarm = Alarm(self._scheduler, self._commit_rules)

@@ -29,6 +29,11 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     node_write_s: float = 0.005
     #: seconds until a write is on disk
     commit_s: float = 0.002
+    #: a relay: an event from its parent, an object of a list, and a report of a node with its part
+    #: of the relay's Lease
+    relay_event_s: float = 0.0005
+    relay_object_s: float = 30e-6
+    report_s: float = 16e-6
     #: network latency in one direction
     one_way_s: float = 0.0005
 
@@ -43,6 +48,9 @@ MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
     "controller_event_s": ("ms", 1e3, "controller: an event", "rolling_update"),
     "controller_write_s": ("ms", 1e3, "controller: a write of a slice", "end_to_end"),
     "node_write_s": ("ms", 1e3, "node: a change until the kernel has it", "node_proxy"),
+    "relay_event_s": ("ms", 1e3, "relay: an event from its parent", "relay"),
+    "relay_object_s": ("us", 1e6, "relay: an object of a list", "relay"),
+    "report_s": ("us", 1e6, "relay: a node's report, aggregated", "relay"),
     "commit_s": ("ms", 1e3, "disk: a write until it is durable", "storage"),
     "one_way_s": ("ms", 1e3, "network: one way", "assumed"),
 }
@@ -73,6 +81,11 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 2
     #: number of API servers, which share nodes and requests
     servers: int = 1
+    #: number of relays that nodes read from, and of levels of relays; the upper ones have fewer
+    relays: int = 0
+    levels: int = 1
+    #: seconds after which a relay that was killed is there again
+    restart_s: float = 1.0
     #: number of sampled nodes
     sampled: int = 2
     #: seconds from the creation of a Pod until it is ready, and from its deletion until it is
@@ -102,6 +115,13 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"{self.servers} servers are more than the nodes that are left when a zone is lost"
             )
+        if self.relays > self.nodes:
+            raise ValueError(f"{self.relays} relays are more than the {self.nodes} nodes")
+        if self.levels > 1 and self.relays < 2**self.levels:
+            raise ValueError(
+                f"{self.levels} levels need {2**self.levels} relays or more (--relays), so that "
+                f"each level has more than the one above it; there are {self.relays}"
+            )
 
     def grown(self, factor: float) -> ScalePlan:
         """Returns a cluster *factor* times as large, in which the same share is rolled out in the
@@ -111,6 +131,12 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
         return replace(
             self, **{name: max(1, round(getattr(self, name) * factor)) for name in names}
         )
+
+    @property
+    def relays_by_level(self) -> list[int]:
+        """Returns the number of relays of each level, the root's first."""
+        levels = range(1, self.levels + 1) if self.relays else ()
+        return [round(self.relays ** (level / self.levels)) for level in levels]
 
 
 def node_name(number: int) -> str:

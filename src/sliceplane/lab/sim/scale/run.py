@@ -4,8 +4,9 @@ virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -21,14 +22,15 @@ from sliceplane.lab.sim.scale.cluster import build_records
 from sliceplane.lab.sim.scale.front import (
     STREAMS_PER_BATCH,
     Front,
-    FrontFigures,
     ScaleNetwork,
     ScaleServer,
     StreamRow,
+    total,
 )
-from sliceplane.lab.sim.scale.measures import Ages, ScaleMeasures
+from sliceplane.lab.sim.scale.measures import Ages, FrontFigures, ScaleMeasures
 from sliceplane.lab.sim.scale.parts import SLICES, BusyProcess, SampledNode
 from sliceplane.lab.sim.scale.plan import ScalePlan
+from sliceplane.lab.sim.scale.relays import RelayTree
 from sliceplane.lab.sim.scale.scenario import ScaleScenario
 from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.server.store.types import Record
@@ -48,24 +50,19 @@ _CHECKED: Final = 200
 
 @dataclass(slots=True)
 class Lengths:
-    """Lengths of the queues at each second."""
+    """The greatest lengths of the queues: Services that wait for the controller, its unread events,
+    requests at servers; events and bytes in the longest queue of a watch.
+    """
 
-    #: Services that wait for the controller, its unread events, and requests that wait at servers
-    syncs: list[int] = field(default_factory=list)
-    inbox: list[int] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    #: events and bytes in the longest queue of a watch
-    events: list[int] = field(default_factory=list)
-    size_bytes: list[int] = field(default_factory=list)
+    syncs: int = 0
+    inbox: int = 0
+    requests: int = 0
+    events: int = 0
+    size_bytes: int = 0
 
-
-class _Before(msgspec.Struct, frozen=True):
-    """Figures at the beginning of a part."""
-
-    at: float
-    fronts: list[FrontFigures]
-    controller_busy_s: float
-    readers: int
+    def note(self, **now: int) -> None:
+        for name, value in now.items():
+            setattr(self, name, max(value, getattr(self, name)))
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +75,15 @@ class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
     drained_s: float | None
     writes: int
     slice_writes: int
-    events: int
-    sent_bytes: int
+    #: of the server, of relays, and of those that nodes read from
+    roots: FrontFigures
+    relays: FrontFigures
+    leaves: FrontFigures
     #: of one node
     node_bytes: float
     busiest_bytes_s: int
-    listed_bytes: int
-    lost_watches: int
-    server_busy: float
+    #: seconds from the kill of a relay until all of its nodes had streams again
+    back_s: float | None
     controller_busy: float
     ages: Ages
     lengths: Lengths
@@ -100,7 +98,6 @@ class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[ScalePart, ...]
     broken: tuple[tuple[float, str], ...]
     wrong: tuple[str, ...]
-    commits: int
     slices: int
     slice_bytes: float
     replaced: int
@@ -135,8 +132,14 @@ class ScaleRun:
         records = build_records(plan, scheduler)
         self._server = ScaleServer(scheduler, rng.fork(), records, plan.costs, self._measures)
         self._note_memory("store and registry")
-        self._fronts = [Front(self._server, plan.budgets.link_bytes_s) for _ in range(plan.servers)]
-        self._server.fronts.extend(self._fronts)
+        self._server.follow(SLICES)
+        self._fronts = self._server.fronts
+        self._fronts += [
+            Front(self._server, plan.budgets.link_bytes_s) for _ in range(plan.servers)
+        ]
+        #: those that nodes read from, and relays
+        self._leaves: Sequence[Front] = self._fronts
+        self._tree: RelayTree | None = None
         self._server.listeners.append(lambda event: self._measures.on_commit(event, scheduler.now))
         self._network = ScaleNetwork(scheduler, self._server, self._trace, rng.fork())
         self._controller = BusyProcess(plan, self._network, rng.fork(), self._measures)
@@ -158,11 +161,14 @@ class ScaleRun:
         parts = [self._part("the controller begins", self._begin)]
         self._note_memory("controller: caches and engine")
         self._join()
-        self._note_memory(f"{len(self.nodes)} sampled nodes: caches, tracker, rules")
-        self._renew()
+        self._note_memory(f"relays, {len(self.nodes)} sampled nodes: caches, tracker, rules")
+        if self._tree is None:
+            self._renew()
         parts.append(
             self._part(f"{self.plan.rolling} Services are rolled out", self.scenario.roll_out)
         )
+        if self._tree is not None:
+            parts.append(self._part("a relay is killed", self._kill_relays))
         parts.append(self._part("a zone is lost", self._lose_zone))
         self._note_memory("history, queues and what was made on the way")
         return self._outcome(tuple(parts))
@@ -171,80 +177,93 @@ class ScaleRun:
         self._controller.start()
 
     def _join(self) -> None:
-        """Opens the streams of the nodes in rows. The sampled nodes are placed among them: in the
-        middle, and after 99 % of the others.
+        """Opens the streams of the nodes in rows. The sampled nodes are placed among those of one
+        process: in the middle, and after 99 % of the others.
         """
         plan = self.plan
+        if plan.relays:
+            self._tree = RelayTree(plan, self._network, self._rng.fork())
+            self._leaves = self._tree.levels[-1]
         interest = self._server.interest(SLICES)
-        counts = [len(range(zone, plan.nodes, plan.zones)) for zone in range(plan.zones)]
-        sizes = []
-        while any(counts):
-            for zone in range(plan.zones):
-                count = min(counts[zone], STREAMS_PER_BATCH)
-                counts[zone] -= count
-                if count:
-                    sizes.append((zone, count))
-        positions = {
-            len(sizes) * 99 // 100,
-            *(len(sizes) * at // plan.sampled for at in range(1, plan.sampled)),
-        }
-        for number, (zone, count) in enumerate(sizes):
-            front = self._fronts[number % len(self._fronts)]
-            self._rows.append(StreamRow(front, count, zone, interest, front.hub.revision))
-            if number in positions and len(self.nodes) < plan.sampled:
-                self._sample(len(self.nodes))
+        lost = _shares(len(range(LOST_ZONE, plan.nodes, plan.zones)), self._leaves)
+        other = _shares(plan.nodes - len(range(LOST_ZONE, plan.nodes, plan.zones)), self._leaves)
+        sampling = [front for front in self._leaves if front.copies == 1][-1]
+        first = 0
+        for front, *counts in zip(self._leaves, lost, other, strict=True):
+            sizes = [
+                (at * 2 + place, min(STREAMS_PER_BATCH, count - at), not place)
+                for place, count in enumerate(counts)
+                for at in range(0, count, STREAMS_PER_BATCH)
+            ]
+            positions = {len(sizes) * 99 // 100, len(sizes) // 2} if front is sampling else {}
+            for number, (_, count, is_lost) in enumerate(sorted(sizes)):
+                row = StreamRow(
+                    front, count, interest, front.hub.revision, lost=is_lost, first=first
+                )
+                self._rows.append(row)
+                first += count
+                if number in positions and len(self.nodes) < plan.sampled:
+                    self._sample(front)
+        while len(self.nodes) < plan.sampled:
+            self._sample(sampling)
         self._measures.readers = plan.nodes
+        if self._tree is not None:
+            for number, row in enumerate(self._rows):
+                self._tree.report(row, number / len(self._rows) / plan.renewals_per_s)
 
-    def _sample(self, number: int) -> None:
-        """Starts a sampled node in a zone that is not lost; it uses the last server."""
-        node = (
-            next(
-                number for number in range(self.plan.nodes) if number % self.plan.zones != LOST_ZONE
-            )
-            + number
-        )
-        records = self._server.records(Nodes)
+    def _sample(self, front: Front) -> None:
+        """Starts a sampled node in a zone that is not lost."""
+        plan = self.plan
+        node = next(number for number in range(plan.nodes) if number % plan.zones != LOST_ZONE)
+        record = self._server.records(Nodes)[node + len(self.nodes)]
         sampled = SampledNode(
-            decode(records[node].body, Node),
-            self.plan,
-            self._network,
-            self._rng.fork(),
-            self._measures,
+            decode(record.body, Node), plan, self._network.reading_at(front), self._rng.fork()
         )
         self.nodes.append(sampled)
         sampled.start()
         while not sampled.idle:
             self._scheduler.run_until(self._scheduler.now + 1.0)
 
+    def _kill_relays(self) -> None:
+        """Kills one relay of each level, nodes' first, while Services are rolled out again."""
+        self.scenario.roll_out()
+        tree = self._tree
+        assert tree is not None, "there are relays"
+        for number, level in enumerate(reversed(tree.levels), 1):
+            self._scheduler.after(number * self.plan.ready_s, partial(tree.kill, level[0]))
+
     def _lose_zone(self) -> None:
         for row in self._rows:
-            row.reads = row.zone != LOST_ZONE
-        self._measures.readers = sum(row.nodes for row in self._rows if row.reads)
+            row.reads = not row.lost
+        self._measures.readers = sum(
+            row.nodes * row.front.copies for row in self._rows if row.reads
+        )
         self.scenario.lose_zone(LOST_ZONE)
 
     def _renew(self) -> None:
         """Submits Lease renewals of the living nodes: load without content."""
-        readers = self._measures.readers
-        self._renewals += readers * self.plan.renewals_per_s * _RENEWALS_S
+        self._renewals += self._measures.readers * self.plan.renewals_per_s * _RENEWALS_S
         for _ in range(int(self._renewals)):
-            self._fronts[self._server.store.revision % len(self._fronts)].submit(
-                self.plan.costs.lease_write_s, nothing
-            )
+            self._network.next_front().submit(self.plan.costs.lease_write_s, nothing)
         self._renewals %= 1.0
         self._scheduler.after(_RENEWALS_S, self._renew)
+
+    @property
+    def _processes(self) -> list[Front]:
+        return [*self._fronts, *(() if self._tree is None else self._tree.all)]
 
     # A part
 
     def _part(self, name: str, begin: Callable[[], None]) -> ScalePart:
         scheduler = self._scheduler
         began = rest_since = scheduler.now
-        before = _Before(
-            began,
-            [replace(front.figures) for front in self._fronts],
-            self._controller.busy_s,
-            self._measures.readers,
-        )
+        revision = self._server.store.revision
         self._measures.begin()
+        for front in self._processes:
+            front.figures = FrontFigures()
+        if self._tree is not None:
+            self._tree.back_s = None
+        self._controller.busy_s = 0.0
         self._lengths = Lengths()
         begin()
         drained: float | None = None
@@ -260,8 +279,13 @@ class ScaleRun:
                 break
         if drained is None:
             self._break("queues never get empty", scheduler.now)
-        self._server.forget_history()  # a server compacts every few minutes
-        return self._figures(name, before, drained)
+        self._server.store.compact(revision)  # a server does that every few minutes
+        for front in self._processes:
+            if front.figures.link_full_at is not None:
+                self._break("the link of a server is full", front.figures.link_full_at)
+            if front.figures.lost_at is not None:
+                self._break("watches are lost: their queues are full", front.figures.lost_at)
+        return self._figures(name, scheduler.now - began, drained)
 
     def _is_idle(self) -> bool:
         """Returns True if no work remains; renewals and bookmarks do not count."""
@@ -269,57 +293,50 @@ class ScaleRun:
             not self.scenario.busy
             and self._controller.idle
             and all(node.idle for node in self.nodes)
-            and not any(row.unsent or row.watcher.queue for row in self._rows if row.reads)
-            and not any(front.under_way for front in self._fronts)
+            and all(front.serves and front.is_idle for front in self._processes)
+            and all(row.watcher is not None for row in self._rows if row.reads)
+            and self._measures.all_told
         )
 
     def _measure_queues(self, name: str, after_s: float) -> None:
-        lengths = self._lengths
-        readers = [row for row in self._rows if row.reads]
-        lengths.syncs.append(self._controller.slices.waiting)
-        lengths.inbox.append(self._controller.waiting)
-        lengths.requests.append(sum(front.waiting_requests for front in self._fronts))
-        lengths.events.append(
-            max((len(row.unsent) + len(row.watcher.queue) for row in readers), default=0)
+        waiting = [row.waiting for row in self._rows if row.reads]
+        events = max((events for events, _ in waiting), default=0)
+        self._lengths.note(
+            syncs=self._controller.slices.waiting,
+            inbox=self._controller.waiting,
+            requests=sum(front.waiting_requests for front in self._fronts),
+            events=events,
+            size_bytes=max((size for _, size in waiting), default=0),
         )
-        unsent = max(
-            (sum(len(item.data) for item in row.unsent) + row.watcher.size for row in readers),
-            default=0,
-        )
-        lengths.size_bytes.append(unsent)
         limit = self.plan.budgets.memory_mib
         if limit and self._meter() > limit:
             self._break("memory", self._scheduler.now)
         self._report(
             f"{name}: {after_s:,.0f} s of virtual time, {self._measures.slice_writes:,} slices "
             "written, "
-            f"{lengths.events[-1]:,} events wait"
+            f"{events:,} events wait"
         )
 
     def _break(self, budget: str, at: float) -> None:
         if budget not in (name for _, name in self._broken):
             self._broken.append((at - START, budget))
 
-    def _figures(self, name: str, before: _Before, drained: float | None) -> ScalePart:
-        duration_s = self._scheduler.now - before.at
-        now = [front.figures for front in self._fronts]
-        pairs = list(zip(now, before.fronts, strict=True))
-        sent = sum(new.sent_bytes - old.sent_bytes for new, old in pairs)
-        seconds = [size for new in now for at, size in new.by_second.items() if at >= before.at]
+    def _figures(self, name: str, duration_s: float, drained: float | None) -> ScalePart:
+        leaves = total(self._leaves)
+        seconds = [size for front in self._leaves for size in front.figures.by_second.values()]
         return ScalePart(
             name=name,
             duration_s=duration_s,
             drained_s=drained,
             writes=self._measures.writes,
             slice_writes=self._measures.slice_writes,
-            events=sum(new.events - old.events for new, old in pairs),
-            sent_bytes=sent,
-            node_bytes=sent / max(1, before.readers),
+            roots=total(self._fronts),
+            relays=total(self._tree.all if self._tree else ()),
+            leaves=leaves,
+            node_bytes=leaves.sent_bytes / max(1, self._measures.readers),
             busiest_bytes_s=max(seconds, default=0),
-            listed_bytes=sum(new.listed_bytes - old.listed_bytes for new, old in pairs),
-            lost_watches=sum(new.lost_watches - old.lost_watches for new, old in pairs),
-            server_busy=max(new.busy_s - old.busy_s for new, old in pairs) / duration_s,
-            controller_busy=(self._controller.busy_s - before.controller_busy_s) / duration_s,
+            back_s=self._tree.back_s if self._tree else None,
+            controller_busy=self._controller.busy_s / duration_s,
             ages=self._measures.ages,
             lengths=self._lengths,
         )
@@ -327,11 +344,6 @@ class ScaleRun:
     # The end
 
     def _outcome(self, parts: tuple[ScalePart, ...]) -> ScaleOutcome:
-        for front in self._fronts:
-            if front.figures.link_full_at is not None:
-                self._break("the link of a server is full", front.figures.link_full_at)
-            if front.figures.lost_at is not None:
-                self._break("watches are lost: their queues are full", front.figures.lost_at)
         if self._measures.late_at is not None:
             self._break(
                 f"nodes are told after {self.plan.budgets.freshness_s:g} s", self._measures.late_at
@@ -342,7 +354,6 @@ class ScaleRun:
             parts=parts,
             broken=tuple(sorted(self._broken)),
             wrong=tuple(self._wrong()),
-            commits=self._server.events,
             slices=len(slices),
             slice_bytes=sum(len(record.body) for record in slices) / max(1, len(slices)),
             replaced=self.scenario.replaced,
@@ -380,7 +391,20 @@ class ScaleRun:
             for node in self.nodes
             if node.versions != truth
         ]
+        wrong += self._server.wrong[:10]
+        if self._tree is not None:
+            wrong += self._tree.wrong(self._rows)
         return wrong
+
+
+def _shares(nodes: int, fronts: Sequence[Front]) -> list[int]:
+    """Returns the number of *nodes* of each process: equal ones have equal numbers."""
+    each, rest = divmod(nodes, sum(front.copies for front in fronts))
+    single = [front for front in fronts if front.copies == 1]
+    return [
+        each + ((rest + single.index(front)) // len(single) if front in single else 0)
+        for front in fronts
+    ]
 
 
 def _by_label(records: Iterable[Record], label: str, kind: type[T]) -> Callable[[str], list[T]]:

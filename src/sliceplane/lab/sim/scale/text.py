@@ -16,6 +16,9 @@ _WIDTH: Final = 80
 
 def title(plan: ScalePlan) -> str:
     servers = "1 server" if plan.servers == 1 else f"{plan.servers} servers"
+    if plan.relays:
+        above = [f"{count:,} + " for count in plan.relays_by_level[:-1]]
+        servers += f", {''.join(above)}{plan.relays:,} relays"
     return (
         f"{plan.nodes:,} nodes in {plan.zones} zones, {plan.pods:,} Pods in {plan.services:,} "
         f"Services, {servers}, "
@@ -25,9 +28,9 @@ def title(plan: ScalePlan) -> str:
 
 def as_text(outcome: ScaleOutcome, width: int | None, real_s: float | None = None) -> str:
     plan = outcome.plan
-    rows = list(zip(*map(_column, outcome.parts), strict=True))
+    columns = [_column(part, plan) for part in outcome.parts]
     lines = [title(plan), ""]
-    cells = [(name, *row) for name, row in zip(_ROWS, rows, strict=True)]
+    cells = [(name, *(column[name] for column in columns)) for name in columns[0]]
     lines += table(("", *(_head(part.name) for part in outcome.parts)), cells, width=width)
     lines += ["", *_verdict(outcome)]
     summary = (
@@ -50,69 +53,58 @@ def as_text(outcome: ScaleOutcome, width: int | None, real_s: float | None = Non
     return "\n".join(lines)
 
 
-_ROWS: Final = (
-    "virtual time",
-    "  queues empty after",
-    "writes",
-    "  of slices",
-    "watch events to nodes",
-    "bytes to nodes",
-    "  to each node",
-    "  in the busiest second",
-    "  in lists",
-    "watches lost",
-    "busy: server",
-    "  controller",
-    "Pod changed, slice stored: median",
-    "  p99",
-    "  99 % of nodes told: median",
-    "  p99",
-    "  in a sampled kernel: p99",
-    "waiting: Services, max",
-    "  p99",
-    "  events unread by it, max",
-    "  requests, max",
-    "  events for a node, max",
-    "  bytes for a node, max",
-)
-
-
 def _head(name: str) -> str:
     return (
         name.replace("the controller ", "")
+        .replace("a relay is ", "relay ")
         .replace("Services are ", "")
         .replace("a zone is ", "zone ")
     )
 
 
-def _column(part: ScalePart) -> tuple[str, ...]:
-    ages = part.ages
-    lengths = part.lengths
-    return (
-        f"{part.duration_s:,.0f} s",
-        "never" if part.drained_s is None else f"{part.drained_s:,.0f} s",
-        f"{part.writes:,}",
-        f"{part.slice_writes:,}",
-        f"{part.events:,}",
-        human_bytes(part.sent_bytes),
-        human_bytes(part.node_bytes),
-        human_bytes(part.busiest_bytes_s),
-        human_bytes(part.listed_bytes),
-        f"{part.lost_watches:,}",
-        f"{part.server_busy:.0%}",
-        f"{part.controller_busy:.0%}",
-        _age(ages.committed, 0.5),
-        _age(ages.committed, 0.99),
-        _age(ages.reported, 0.5),
-        _age(ages.reported, 0.99),
-        _age(ages.kernel, 0.99),
-        f"{max(lengths.syncs, default=0):,}",
-        f"{quantile(lengths.syncs, 0.99):,.0f}",
-        f"{max(lengths.inbox, default=0):,}",
-        f"{max(lengths.requests, default=0):,}",
-        f"{max(lengths.events, default=0):,}",
-        human_bytes(max(lengths.size_bytes, default=0)),
-    )
+def _column(part: ScalePart, plan: ScalePlan) -> dict[str, str]:
+    ages, lengths, leaves, seconds = part.ages, part.lengths, part.leaves, part.duration_s
+    cells = {
+        "virtual time": f"{seconds:,.0f} s",
+        "  queues empty after": "never" if part.drained_s is None else f"{part.drained_s:,.0f} s",
+        "writes": f"{part.writes:,}",
+        "  of slices": f"{part.slice_writes:,}",
+        "watch events to nodes": f"{leaves.events:,}",
+        "bytes to nodes": human_bytes(leaves.sent_bytes),
+        "  to each node": human_bytes(part.node_bytes),
+        "  in the busiest second": human_bytes(part.busiest_bytes_s),
+        "  in lists": human_bytes(leaves.listed_bytes),
+        "watches lost": f"{part.roots.lost_watches + part.relays.lost_watches:,}",
+        "busy: server": f"{part.roots.busy_s / seconds:.0%}",
+        "  controller": f"{part.controller_busy:.0%}",
+        "Pod changed, slice stored: median": _age(ages.committed, 0.5),
+        "  p99": _age(ages.committed, 0.99),
+        "  99 % of nodes told: median": _age(ages.reported, 0.5),
+        "  99 % of nodes told: p99": _age(ages.reported, 0.99),
+        "  all nodes told: median": _age(ages.everywhere, 0.5),
+        "  all nodes told: p99": _age(ages.everywhere, 0.99),
+        "  in a sampled kernel: p99": _age(ages.kernel, 0.99),
+    }
+    if plan.relays:
+        cells |= {
+            "relays: busiest": f"{part.relays.busy_s / seconds:.0%}",
+            "  bytes from the server": human_bytes(part.roots.sent_bytes),
+            "  lists at the server": f"{part.roots.lists:,}",
+            "  catch-ups": f"{part.relays.catch_ups:,}",
+            "  lists at relays": f"{part.relays.lists:,}",
+            "  nodes back after a kill": "" if part.back_s is None else f"{part.back_s:,.1f} s",
+        }
+        for level in range(1, plan.levels + 1):
+            found = ages.relays.get(level, ())
+            cells[f"  slice stored, at level {level}: median"] = _age(found, 0.5)
+            cells[f"  slice stored, at level {level}: p99"] = _age(found, 0.99)
+    return cells | {
+        "waiting: Services, max": f"{lengths.syncs:,}",
+        "  events unread by it, max": f"{lengths.inbox:,}",
+        "  requests, max": f"{lengths.requests:,}",
+        "  events for a node, max": f"{lengths.events:,}",
+        "  bytes for a node, max": human_bytes(lengths.size_bytes),
+    }
 
 
 def _age(values: Sequence[float], share: float) -> str:
@@ -162,8 +154,8 @@ def _growth_row(outcome: ScaleOutcome) -> tuple[str, ...]:
         f"{outcome.plan.pods:,}",
         f"{sum(part.slice_writes for part in parts):,}",
         f"{max(quantile(part.ages.reported, 0.99) for part in parts):,.2f} s",
-        human_bytes(max(max(part.lengths.size_bytes, default=0) for part in parts)),
-        f"{max(part.server_busy for part in parts):.0%}",
+        human_bytes(max(part.lengths.size_bytes for part in parts)),
+        f"{max(part.roots.busy_s / part.duration_s for part in parts):.0%}",
         human_bytes(max(part.busiest_bytes_s for part in parts)),
         f"{sum(outcome.memory.values()):,.0f} MiB",
         first,

@@ -186,14 +186,8 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
                             (relay.cpu_s() - before[1]) / count * 1e3,
                         )
                     )
-                    child_kib = max(relay.rss_mib() - idle_mib, 0.0) / watchers * 1024
-        late: dict[str, list[float]] = {}
-        for where, kubeconfig in (("direct", server.kubeconfig), ("behind", relay.kubeconfig)):
-            since = (await client.list(EndpointSlices)).resource_version
-            with ExitStack() as turn:
-                fleet = turn.enter_context(Fleet(kubeconfig, 1, since, folder))
-                await writes.seconds_to(fleet, WARM_UP_ROUNDS)
-                late[where] = [1e3 * each for each in await writes.seconds_to(fleet, turns * count)]
+                    if where == "behind":
+                        child_kib = max(relay.rss_mib() - idle_mib, 0.0) / watchers * 1024
     what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
     direct, few, behind, _ = (
         statistics.median(server_ms for server_ms, _ in spent[where]) for where in places
@@ -234,16 +228,6 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
             unit="us",
         ),
         Result(name="relay memory a watcher", size=what, value=child_kib, unit="KiB"),
-        *(
-            Result(
-                name=f"write to watcher, {where}",
-                size=f"1 watcher, p{percent}",
-                value=percentile(sorted(late[where]), percent),
-                unit="ms",
-            )
-            for where in late
-            for percent in (50, 99)
-        ),
     ]
 
 

@@ -206,7 +206,7 @@ async def test_the_server_has_one_request_open_and_a_drain_needs_no_other_report
         await eventually(lambda: asyncio.sleep(0, waiting_consumers(plane)), lambda n: n == 1)
         # Neither annotations nor the time of a period bring a report from here on.
         monkeypatch.setattr(drain_barrier, "MEMORY_S", 3600.0)
-        for period in ("CHANGED_PERIOD_S", "BEHIND_PERIOD_S", "IDLE_PERIOD_S"):
+        for period in ("CHANGED_PERIOD_S", "IDLE_PERIOD_S"):
             monkeypatch.setattr(reports, period, 3600.0)
         monkeypatch.setattr(reports, "REPORT_LATE_S", 3600.0)
         answer = await told.drain("web-0")

@@ -299,8 +299,8 @@ class NodeReports:
         self._requested_until = max(self._requested_until, now + 2 * BEHIND_PERIOD_S)
 
     def on_failure(self) -> None:
-        """Notes that the last Lease did not arrive."""
-        self._written, self._written_relays = (), []
+        """Notes that the last Lease did not arrive: the next one is due as for a new node."""
+        self._written, self._written_relays, self._has_new_node = (), [], True
 
     def _forget_old(self, now: float) -> None:
         for node, entry in list(self._entries.items()):

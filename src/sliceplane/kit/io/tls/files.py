@@ -44,7 +44,10 @@ class FileTls:
             try:
                 self.context = serving_context(*self._files)
             except StartError as error:  # they are being replaced
-                _log.warning("changed certificates cannot be used", problem=str(error))
+                _log.warning(
+                    "new certificates are not valid yet: the previous ones stay in use",
+                    problem=str(error),
+                )
                 continue
             use(self.context, distrusting=stamps[-1] != self._stamps[-1])
             self._stamps = stamps

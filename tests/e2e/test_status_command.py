@@ -47,9 +47,9 @@ def test_a_new_plane_is_well_and_every_part_was_looked_at(plane: Plane) -> None:
     assert [line[0] for line in done.stdout.splitlines()] == [" "] * len(done.stdout.splitlines())
     told = json.loads(status(plane, "-o", "json").stdout)
     assert {part["name"]: part["state"] for part in told["parts"]} == dict.fromkeys(
-        ("servers", "storage", "controllers", "queues", "nodes", "consumers"), "well"
+        ("servers", "storage", "controllers", "queues", "relays", "nodes", "consumers"), "well"
     )
-    assert told["parts"][4]["figures"]["ready"] == 2
+    assert told["parts"][5]["figures"]["ready"] == 2
 
 
 def test_who_may_read_next_to_nothing_is_told_what_is_missing(plane: Plane, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.consume.drain.barrier import compare
 from sliceplane.consume.drain.cluster import DrainCluster
+from sliceplane.consume.drain.relays import RelayReport
 from sliceplane.consume.drain.reports import BarrierAnswer, ConsumerAnswer, Versions
 from sliceplane.consume.io import drain_barrier
 from sliceplane.consume.progress import ProgressReport
@@ -251,7 +252,14 @@ async def test_requests_are_passed_on_where_the_parent_has_no_memory(
     code: int, answered: bool
 ) -> None:
     client: Any = Parent(code)
-    leases = ReportLeases("r0", client, Any, lambda: 1000.0, Rng(1))  # type: ignore[arg-type]
+    leases = ReportLeases(
+        "r0",
+        client,
+        Any,  # type: ignore[arg-type]
+        lambda: 1000.0,
+        rng=Rng(1),
+        describe=lambda: RelayReport("r0", "p", 1000.0, 0.0, "https://parent", "0.1.0"),
+    )
     leases.core.on_passed("sliceplane-proxy-n-1")
     answers = BarrierAnswers(leases, client, lambda: 1000.0, Rng(2))
     path = "/sliceplane/progress/kube-node-lease/sliceplane-proxy-n-0"

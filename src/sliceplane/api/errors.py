@@ -313,13 +313,9 @@ def too_large_resource_version(requested: int, current: int, *, retry: bool = Tr
     return StatusError(504, "Timeout", message, details, retry_after_s=1 if retry else None)
 
 
-def too_large_body(limit_bytes: int) -> StatusError:
-    message = f"Request entity too large: limit is {limit_bytes}"
-    return StatusError(413, "RequestEntityTooLarge", message)
-
-
-def unsupported_media_type(message: str) -> StatusError:
-    return StatusError(415, "UnsupportedMediaType", message)
+def too_large_body(most: int) -> StatusError:
+    """*most*: bytes."""
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {most}")
 
 
 def internal(message: str) -> StatusError:
@@ -329,21 +325,6 @@ def internal(message: str) -> StatusError:
 def unavailable(why: str) -> StatusError:
     """A request that was not even tried, and may be sent again in a second."""
     return StatusError(503, "ServiceUnavailable", why, retry_after_s=1)
-
-
-def storage_unavailable(why: str) -> StatusError:
-    """A write that was not even tried."""
-    return unavailable(f"storage is unavailable: {why}")
-
-
-def shutting_down() -> StatusError:
-    """A write that was not even tried: another server, or the next one, will take it."""
-    return unavailable("the server is shutting down")
-
-
-def read_timeout(why: str) -> StatusError:
-    """A read that had to be of the newest state, which was not known in time."""
-    return StatusError(504, "Timeout", f"Timeout: {why}", {"retryAfterSeconds": 1}, retry_after_s=1)
 
 
 def from_status(body: dict[str, Any], code: int) -> StatusError:

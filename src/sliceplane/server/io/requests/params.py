@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from sliceplane.api.errors import (
     FieldError,
+    StatusError,
     bad_request,
     forbidden_field,
     invalid_value,
@@ -20,7 +21,6 @@ from sliceplane.api.errors import (
     required,
     show,
     too_long,
-    unsupported_media_type,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import body_kind
@@ -258,7 +258,9 @@ def media_type(request: Request) -> str:
 
 def _refuse_media_type() -> NoReturn:
     accepted = f"{JSON}, {YAML}, {PROTOBUF}"
-    raise unsupported_media_type(
+    raise StatusError(
+        415,
+        "UnsupportedMediaType",
         "the body of the request was in an unknown format - accepted media types include: "
-        f"{accepted}"
+        f"{accepted}",
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import bad_request, shutting_down, too_large_body
+from sliceplane.api.errors import bad_request, too_large_body, unavailable
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Leases
 from sliceplane.consume.drain.reports import (
@@ -70,7 +70,7 @@ class ReportService:
     async def answer(self, path: str, body: bytes) -> bytes:
         """Raises ``StatusError``."""
         if self._closed:
-            raise shutting_down()
+            raise unavailable("the server is shutting down")
         if len(body) > BODY_BYTES_MAX:
             raise too_large_body(BODY_BYTES_MAX)
         name = name_of(path)

@@ -30,9 +30,7 @@ from typing import Any, Final, TypeVar
 from sliceplane.api.errors import (
     StatusError,
     internal,
-    read_timeout,
-    shutting_down,
-    storage_unavailable,
+    unavailable,
 )
 from sliceplane.kit.io.tasks import ends_within
 from sliceplane.server.io.storage.committing import CommitMetrics, StorageError, TroubleLog
@@ -197,12 +195,13 @@ class ReplicatedCommitter:
         *step* did not run.
         """
         if self._closing:
-            raise shutting_down()
+            raise unavailable("the server is shutting down")
         if self._reloading and self._health.call_failing is not None:
             # Nothing runs before all is loaded, and that does not work.
-            raise storage_unavailable(self._health.call_failing)
+            raise unavailable(f"storage is unavailable: {self._health.call_failing}")
         if self._health.is_out(self._loop.time()):
-            raise storage_unavailable(self.failing or "etcd does not answer")
+            why = self.failing or "etcd does not answer"
+            raise unavailable(f"storage is unavailable: {why}")
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T, error: Exception | None) -> None:
@@ -234,7 +233,9 @@ class ReplicatedCommitter:
             async with asyncio.timeout(READ_S_MAX):
                 await future
         except TimeoutError:
-            raise read_timeout(self.failing or "etcd did not answer in time") from None
+            why = f"Timeout: {self.failing or 'etcd did not answer in time'}"
+            details = {"retryAfterSeconds": 1}
+            raise StatusError(504, "Timeout", why, details, retry_after_s=1) from None
 
     def tick(self, now: float) -> None:
         """Time passes (every few seconds will do): history that is old enough is compacted, here

@@ -406,15 +406,10 @@ class HttpClient(Verbs):
         self, request: HttpRequest, message: bytes, *, recheck_files: bool
     ) -> ClientConnection:
         """Returns the connection with the head of the answer.  *recheck_files*: as for the pool."""
-        method = request.method
-        began = time.monotonic()
-        code = "<error>"
+        began, code, method = time.monotonic(), "<error>", request.method
         try:
             connection = await self._pool.ask(
-                method,
-                message,
-                is_repeatable=request.may_be_repeated,
-                recheck_files=recheck_files,
+                method, message, is_repeatable=request.may_be_repeated, recheck_files=recheck_files
             )
             code = str(connection.answer.status)
             return connection

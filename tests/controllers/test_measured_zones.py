@@ -17,6 +17,7 @@ from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.measured.controller import (
+    DEMAND_CAPPED,
     KEPT_S,
     PERIOD_S,
     SHARES_DECIDED,
@@ -119,6 +120,8 @@ def test_a_lying_node_cannot_take_the_endpoints() -> None:
         world.run(10, EVEN)
     samples = {family.name: family.samples for family in world.controller.samples(world.now)}
     assert samples["sliceplane_demand_nodes_capped"][0].value == 1
+    (note,) = [note for note in world.notes if note.startswith(DEMAND_CAPPED)]
+    assert "node c-0 reports more connections than 3 times the median" in note
     # its zone counts 3 + 3 * 1 instead of 4 parts: 1.5 times
     assert world.cost(EVEN).load <= 1.5 * 1.2
 

@@ -162,7 +162,11 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
         node.exec(["nft", "-f", "-"], stdin=TABLE.format(family="ip", address="ipv4_addr"))
         for program, port in (("controllers", 10257), ("proxy", 10249), ("observe", 10262)):
             bound = f"--metrics-bind-address=127.0.0.1:{port}"
-            more = ["--controllers=*,traffic-distribution"] if program == "controllers" else []
+            more = (
+                ["--controllers=*,traffic-distribution,measured-zones"]
+                if program == "controllers"
+                else []
+            )
             child = node.spawn(
                 [sys.executable, "-m", "sliceplane", program, kubeconfig, bound, *more]
             )
@@ -317,6 +321,7 @@ PLANTED: dict[str, dict[str, str]] = {
     "SliceplaneNodeRulesDamaged": {
         f'sliceplane_node_proxies{{{_CONTROLLERS},state="rules_damaged"}}': "2x29 0x60"
     },
+    "SliceplaneDemandCapped": {f"sliceplane_demand_nodes_capped{{{_CONTROLLERS}}}": "1x29 0x60"},
     "SliceplaneRulesRefused": {
         f'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{{{_PROXY},ip_family="IPv4"}}': "0+2x29 58x60"
     },

@@ -22,7 +22,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.api.selectors.adoption import Scope, selector_of
 from sliceplane.consume.demand import (
     CONNECTIONS,
@@ -46,7 +46,7 @@ from sliceplane.controllers.measured.decision import (
     round_shares,
 )
 from sliceplane.controllers.measured.endpoints import EndpointCounts
-from sliceplane.controllers.measured.meter import DemandMeter
+from sliceplane.controllers.measured.meter import CAP, DemandMeter
 from sliceplane.controllers.measured.swings import Swings
 from sliceplane.controllers.node_progress import PROXY_LEASES, REQUEST_LEASES, requests_of
 from sliceplane.controllers.traffic_distribution import (
@@ -69,6 +69,9 @@ from sliceplane.watch.controller.keyed import KeyedController
 CONDITION: Final = "TrafficDistributionMeasured"
 SHARES_REPLACED: Final = "MeasuredSharesReplaced"
 SHARES_DECIDED: Final = "MeasuredSharesDecided"
+DEMAND_CAPPED: Final = "DemandCapped"
+#: seconds between two Events about one node
+CAPPED_TOLD_S: Final = 3600.0
 #: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
 WEIGHTS: Final = "weights:"
 
@@ -154,6 +157,8 @@ class MeasuredZonesController(KeyedController):
         self._followed: dict[str, _Followed] = {}
         self._endpoints = EndpointCounts(scope.manager)
         self._meter = DemandMeter()
+        #: when Events were reported about nodes
+        self._capped_told: dict[str, float] = {}
         self._zones = ZoneShares()
         self._nodes: dict[str, NodeFacts] = {}
         self._metrics = Metrics()
@@ -183,9 +188,25 @@ class MeasuredZonesController(KeyedController):
         name, namespace = lease.metadata.name, lease.metadata.namespace
         text = None if gone else (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
         if namespace == LEASE_NAMESPACE and name.startswith(LEASE_PREFIX):
-            self._meter.on_report(name.removeprefix(LEASE_PREFIX), text, now)
+            node = name.removeprefix(LEASE_PREFIX)
+            self._meter.on_report(node, text, now)
+            if gone:
+                self._capped_told.pop(node, None)
+            elif node in self._meter.capped:
+                self._tell_capped(node, lease, now)
         elif (of := requests_of(lease)) is not None:
             self._meter.on_requests(lease.metadata.key, text, now, of)
+
+    def _tell_capped(self, node: str, lease: Lease, now: float) -> None:
+        if now - self._capped_told.get(node, float("-inf")) < CAPPED_TOLD_S:
+            return
+        self._capped_told[node] = now
+        note = (
+            f"node {node} reports more connections than {CAP:g} times the median of its zone's "
+            "nodes, and counts as that much: it has a gateway or a load test, or does not tell the "
+            "truth"
+        )
+        self.report(Leases, lease, "Warning", DEMAND_CAPPED, note, action="Measure")
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         key = service.metadata.key
@@ -407,7 +428,7 @@ class MeasuredZonesController(KeyedController):
             "gauge",
             "sliceplane_demand_nodes_capped",
             "Nodes that report more than three times the median of their zone.",
-            lambda: self._meter.capped,
+            lambda: len(self._meter.capped),
         )
 
     def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:

@@ -24,6 +24,7 @@ and a zone with fewer than ``CAPPED_NODES_MIN`` of them has no cap: one node wit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from math import inf, log, sqrt
 from statistics import fmean, median
 from typing import Final, NamedTuple, Self
@@ -316,9 +317,9 @@ class DemandMeter:
         return self._covered / len(self._expected) if self._covered else None
 
     @property
-    def capped(self) -> int:
-        """Number of nodes whose last reports were capped."""
-        return len(self._capped)
+    def capped(self) -> Set[str]:
+        """The nodes whose last reports were capped."""
+        return self._capped
 
     def _refresh(self, now: float) -> None:
         if 0 <= now - self._refreshed_at < REFRESH_S:

@@ -306,9 +306,13 @@ class HostileApi:
                 await self.behaviour(exchange)
 
     async def _note(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads a request to the other origin."""
+        """Reads a request to the other origin. What is not ours asks the program that had the port
+        before: peers of an etcd of another test, say.
+        """
         with self._handling(writer):
-            self.elsewhere.append(await reader.readuntil(b"\r\n\r\n"))
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"\r\nUser-Agent: sliceplane" in head:
+                self.elsewhere.append(head)
 
 
 def honest_document(kind: str) -> dict[str, Any]:

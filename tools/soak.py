@@ -114,6 +114,18 @@ RUNS: Final = {
         "30 minutes",
         "a lost write, a stale read, a gap in a watch",
     ),
+    "relays": SoakRun(
+        "relays in two levels under faults",
+        ("-m", "tests.relay.chaos", "--events", "1000000", "--seed", "1"),
+        "1,000,000 events",
+        "an event that is lost, repeated, late in order or altered; a read of the past",
+    ),
+    "relayed-cases": SoakRun(
+        "the conformance kit's cases behind one and two relays",
+        _slow("tests/relay/test_conformance_through_relays.py"),
+        "102 cases each",
+        "a belief of our view that is wrong",
+    ),
     "kills": SoakRun(
         "kill -9 of the storage, and of a plane under load",
         _slow("tests/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),

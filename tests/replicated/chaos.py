@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import json
 import operator
-import random
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,9 +26,16 @@ from typing import Any
 
 import aiohttp
 from tests.figures import tell
-from tests.replicated.chaos_clients import COLLECTION, SILENT_SECONDS_MAX, Watcher, Writer
+from tests.replicated.chaos_clients import (
+    CONFIG_MAPS,
+    SILENT_SECONDS_MAX,
+    Collection,
+    Watcher,
+    Writer,
+)
 from tests.replicated.chaos_plane import ChaosPlane
 from tests.replicated.history import Truth, Version, check
+from tests.replicated.nemesis import Fault, Nemesis
 from tests.waiting import eventually
 
 from sliceplane.api.scheme import ConfigMaps
@@ -121,18 +127,15 @@ def _version(row: Any) -> Version:
     return Version(record.revision, row.type.value, record.key.name, value)
 
 
-class Nemesis:
-    """Does something to the plane, and undoes it after a while; sometimes two things at once.
+class EtcdNemesis(Nemesis):
+    """Faults of members and servers."""
 
-    All kinds of faults in turn, in an order that changes from round to round: after one round each
-    was there.
-    """
+    def __init__(self, plane: ChaosPlane, seed: int, counts: Counter[str]) -> None:
+        super().__init__(plane, seed, counts)
+        self._plane: ChaosPlane = plane
 
-    def __init__(self, plane: ChaosPlane, seed: int, report: Report) -> None:
-        self._plane = plane
-        self._random = random.Random(seed)
-        self._report = report
-        self._faults = [
+    def faults(self) -> list[Fault]:
+        return [
             self._kill_member,
             self._pause_member,
             self._isolate_member,
@@ -143,29 +146,6 @@ class Nemesis:
             self._kill_majority,
             self._pause_majority,
         ]
-        self._left: list[Callable[[], Awaitable[None]]] = []
-        self.rounds = 0
-
-    def _next(self) -> Callable[[], Awaitable[None]]:
-        if not self._left:
-            self._left = self._random.sample(self._faults, len(self._faults))
-        fault = self._left.pop()
-        self.rounds += not self._left
-        return fault
-
-    async def run(self, stop: Callable[[], bool]) -> None:
-        while not stop():
-            await asyncio.sleep(self._random.uniform(0.5, 2.0))
-            chosen = list(
-                dict.fromkeys(self._next() for _ in range(2 if self._random.random() < 0.2 else 1))
-            )
-            for fault in chosen:
-                self._report.faults[fault.__name__.strip("_").replace("_", " ")] += 1
-            await asyncio.gather(*(fault() for fault in chosen))
-            await self._plane.heal()
-
-    async def _while(self, low: float = 0.5, high: float = 3.5) -> None:
-        await asyncio.sleep(self._random.uniform(low, high))
 
     def _some_members(self, count: int) -> list[int]:
         return self._random.sample(range(len(self._plane.members)), count)
@@ -262,7 +242,7 @@ async def _story(
 ) -> None:
     urls = [server.url for server in plane.servers]
     ends = time.monotonic() + report.seconds
-    nemesis = Nemesis(plane, seed, report)
+    nemesis = EtcdNemesis(plane, seed, report.faults)
 
     def over() -> bool:
         met = (_updates(writers), _events(watchers))
@@ -288,7 +268,7 @@ async def _story(
     try:
         await asyncio.gather(*work, nemesis.run(over))
         await plane.heal()
-        final = await _last_write(session, urls)
+        final = await last_write(session, urls)
         with contextlib.suppress(AssertionError):  # told below
             await eventually(
                 lambda: min(recorder.reached, *(each.reached for each in watchers)),
@@ -306,19 +286,16 @@ async def _story(
     _judge(recorder, writers, watchers, report)
 
 
-async def _last_write(session: aiohttp.ClientSession, urls: list[str]) -> int:
-    """Both servers take writes again."""
+async def last_write(
+    session: aiohttp.ClientSession, urls: list[str], collection: Collection = CONFIG_MAPS
+) -> int:
+    """All servers take writes again; returns the revision of the last."""
     revision = 0
     for number, url in enumerate(urls):
-        document = {
-            "kind": "ConfigMap",
-            "apiVersion": "v1",
-            "metadata": {"generateName": f"last{number}-"},
-            "data": {"value": f"last{number}"},
-        }
+        document = collection.document({"generateName": f"last{number}-"}, f"last{number}")
 
         async def written(url: str = url, document: dict[str, Any] = document) -> int:
-            async with session.post(url + COLLECTION, json=document) as response:
+            async with session.post(url + collection.path, json=document) as response:
                 answer = json.loads(await response.read())
             assert response.status == 201, answer
             return int(answer["metadata"]["resourceVersion"])

@@ -13,13 +13,35 @@ from typing import Any
 import aiohttp
 from tests.replicated.history import Operation, Segment, Version
 
-COLLECTION = "/api/v1/namespaces/default/configmaps"
 #: Some writers lose patience sooner than others, and never know.
 PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 0.3, 6.0
 #: Lists and watches leave a silent server for another after so long, which is far above an answer
 #: of a slow machine.
 SILENT_SECONDS_MAX = 12.0
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class Collection:
+    """Objects that hold a value each: ConfigMaps."""
+
+    path = "/api/v1/namespaces/default/configmaps"
+
+    def document(self, metadata: dict[str, Any], value: str) -> dict[str, Any]:
+        data = {"value": value}
+        return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data}
+
+    def value(self, document: dict[str, Any]) -> str:
+        return str(document["data"]["value"])
+
+    def read_path(self, name: str) -> str:
+        return f"/{name}"
+
+    def read(self, code: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The object of the answer to a read, or its Status."""
+        return code, answer
+
+
+CONFIG_MAPS = Collection()
 
 
 class Writer:
@@ -33,8 +55,10 @@ class Writer:
         other: str,
         names: list[str],
         seed: int,
+        collection: Collection = CONFIG_MAPS,
     ) -> None:
         self.name = name
+        self._collection = collection
         self._session = session
         self._url = url
         self._other = other
@@ -55,7 +79,7 @@ class Writer:
         chosen = self._random.random()
         if chosen < 0.25:
             operation = self._operation("read", name)
-            await self._perform(operation, "GET", f"/{name}", None)
+            await self._perform(operation, "GET", self._collection.read_path(name), None)
         elif chosen < 0.35:
             operation = self._operation("create", name)
             await self._perform(operation, "POST", "", self._document(operation))
@@ -81,9 +105,9 @@ class Writer:
         """
         chosen = self._random.random()
         if chosen < 0.3:
-            await self._perform(
-                self._operation("read", name), "GET", f"/{name}", None, at=self._other
-            )
+            operation = self._operation("read", name)
+            path = self._collection.read_path(name)
+            await self._perform(operation, "GET", path, None, at=self._other)
         elif chosen < 0.6:
             operation = self._operation("update", name, condition=written)
             await self._perform(
@@ -95,17 +119,11 @@ class Writer:
         value = f"{self.name}-{self._count}" if verb in ("create", "update") else ""
         return Operation(self.name, verb, name, time.monotonic(), value=value, condition=condition)
 
-    @staticmethod
-    def _document(operation: Operation) -> dict[str, Any]:
+    def _document(self, operation: Operation) -> dict[str, Any]:
         head = {"name": operation.name}
         if operation.condition:
             head["resourceVersion"] = str(operation.condition)
-        return {
-            "kind": "ConfigMap",
-            "apiVersion": "v1",
-            "metadata": head,
-            "data": {"value": operation.value},
-        }
+        return self._collection.document(head, operation.value)
 
     async def _perform(
         self, operation: Operation, method: str, path: str, body: Any, at: str = ""
@@ -115,7 +133,10 @@ class Writer:
         )
         try:
             async with self._session.request(
-                method, (at or self._url) + COLLECTION + path, json=body, timeout=patience
+                method,
+                (at or self._url) + self._collection.path + path,
+                json=body,
+                timeout=patience,
             ) as response:
                 code, answer = response.status, json.loads(await response.read())
         except aiohttp.ClientConnectorError:
@@ -128,6 +149,8 @@ class Writer:
         self._judge(operation, code, answer)
 
     def _judge(self, operation: Operation, code: int, answer: dict[str, Any]) -> None:
+        if operation.verb == "read":
+            code, answer = self._collection.read(code, answer)
         operation.code = code
         if code in (200, 201):
             operation.outcome = "ok"
@@ -136,7 +159,7 @@ class Writer:
                     answer["metadata"]["resourceVersion"]
                 )
             if operation.verb == "read":
-                operation.value = answer["data"]["value"]
+                operation.value = self._collection.value(answer)
         else:
             operation.reason = str(answer.get("reason", ""))
             certain = code < 500 or "storage is unavailable" in str(answer.get("message"))
@@ -154,9 +177,15 @@ class Watcher:
     """
 
     def __init__(
-        self, name: str, session: aiohttp.ClientSession, urls: list[str], seed: int
+        self,
+        name: str,
+        session: aiohttp.ClientSession,
+        urls: list[str],
+        seed: int,
+        collection: Collection = CONFIG_MAPS,
     ) -> None:
         self.name = name
+        self._collection = collection
         self._session = session
         self._urls = urls
         self._random = random.Random(seed)
@@ -177,14 +206,14 @@ class Watcher:
 
     async def _list(self, url: str) -> None:
         timeout = aiohttp.ClientTimeout(total=SILENT_SECONDS_MAX)
-        async with self._session.get(url + COLLECTION, timeout=timeout) as response:
+        async with self._session.get(url + self._collection.path, timeout=timeout) as response:
             listed = json.loads(await response.read())
         if response.status != 200:
             return
         state = {
             item["metadata"]["name"]: (
                 int(item["metadata"]["resourceVersion"]),
-                item["data"]["value"],
+                self._collection.value(item),
             )
             for item in listed["items"]
         }
@@ -201,8 +230,9 @@ class Watcher:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=SILENT_SECONDS_MAX
         )
-        async with self._session.get(url + COLLECTION, params=query, timeout=timeout) as response:
-            if response.status == 410:
+        path = url + self._collection.path
+        async with self._session.get(path, params=query, timeout=timeout) as response:
+            if self._is_lost(response.status):
                 self.reached = 0
             if response.status != 200:
                 return
@@ -210,14 +240,18 @@ class Watcher:
             async for line in response.content:
                 message = json.loads(line)
                 if message["type"] == "ERROR":
-                    if message["object"].get("code") == 410:
+                    if self._is_lost(message["object"].get("code")):
                         self.reached = 0
                     return
-                self._note(message["type"], message["object"])
+                self._note(message["type"], message["object"], line)
 
-    def _note(self, kind: str, shown: dict[str, Any]) -> None:
+    def _is_lost(self, code: int) -> bool:
+        """Whether the client must list again."""
+        return code == 410
+
+    def _note(self, kind: str, shown: dict[str, Any], line: bytes) -> None:
         head = shown["metadata"]
-        value = shown["data"]["value"] if kind in ("ADDED", "MODIFIED") else ""
+        value = self._collection.value(shown) if kind in ("ADDED", "MODIFIED") else ""
         version = Version(int(head["resourceVersion"]), kind, head.get("name", ""), value)
         self.segments[-1].events.append(version)
         self.reached = max(self.reached, version.revision)

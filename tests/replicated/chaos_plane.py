@@ -12,6 +12,7 @@ import signal
 import ssl
 import subprocess
 import sys
+from abc import abstractmethod
 from pathlib import Path
 
 from tests.ports import free_port
@@ -30,12 +31,13 @@ COMPACTION_INTERVAL = "2s"
 ANSWER_SECONDS_MAX = 30.0
 
 
-class ApiProcess:
-    """One ``sliceplane apiserver``, always at the same port."""
+class ChaosProcess:
+    """One ``sliceplane``, always at the same port; its log is *folder* with the suffix ``.log``."""
 
-    def __init__(self, folder: Path, etcd: list[Link]) -> None:
+    def __init__(self, folder: Path, links: list[Link]) -> None:
         self.folder = folder
-        self.links = etcd
+        #: its ways to others
+        self.links = links
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -43,26 +45,12 @@ class ApiProcess:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """Of the command."""
+
     def start(self) -> None:
-        servers = ",".join(f"http://127.0.0.1:{link.port}" for link in self.links)
-        command = [
-            sys.executable,
-            "-m",
-            "sliceplane",
-            "apiserver",
-            "--data-dir",
-            str(self.folder),
-            "--secure-port",
-            str(self.port),
-            "--etcd",
-            servers,
-            "--etcd-prefix",
-            PREFIX,
-            "--etcd-compaction-interval",
-            COMPACTION_INTERVAL,
-            "--history-keep",
-            "60s",
-        ]
+        command = [sys.executable, "-m", "sliceplane", *self.arguments()]
         environment = {**os.environ, "PYTHONPATH": "src"}
         with self.folder.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -71,6 +59,12 @@ class ApiProcess:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(which)
+
+    def go_on(self) -> None:
+        """After ``SIGSTOP``, or after it was killed."""
+        self.send(signal.SIGCONT)
+        if self.process is None:
+            self.start()
 
     def kill(self) -> None:
         if self.process is not None:
@@ -87,7 +81,7 @@ class ApiProcess:
         async def answers() -> bool:
             if self.process is not None and self.process.poll() is not None:
                 self.process = None
-                # etcd was not to be reached for too long: a supervisor would start it again
+                # it gave up, as without etcd for too long: a supervisor would start it again
                 self.start()
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
@@ -95,6 +89,28 @@ class ApiProcess:
             return True
 
         await eventually(answers, ignoring=(OSError, TimeoutError))
+
+
+class ApiProcess(ChaosProcess):
+    """A ``sliceplane apiserver`` over etcd."""
+
+    def arguments(self) -> list[str]:
+        servers = ",".join(f"http://127.0.0.1:{link.port}" for link in self.links)
+        return [
+            "apiserver",
+            "--data-dir",
+            str(self.folder),
+            "--secure-port",
+            str(self.port),
+            "--etcd",
+            servers,
+            "--etcd-prefix",
+            PREFIX,
+            "--etcd-compaction-interval",
+            COMPACTION_INTERVAL,
+            "--history-keep",
+            "60s",
+        ]
 
 
 class ChaosPlane:
@@ -178,9 +194,7 @@ class ChaosPlane:
         for server in self.servers:
             for link in server.links:
                 link.cut = link.deaf = False
-            server.send(signal.SIGCONT)
-            if server.process is None:
-                server.start()
+            server.go_on()
         for member in self.members:
             member.go_on()
             if member.process is None:

@@ -12,6 +12,7 @@ from tests.server.serving import CM, Server, config_map, endpoint_slice, run_pla
 from tests.waiting import until
 
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.relay.parts import part_of
 from sliceplane.server.io.plane import PlaneConfig
 
 __all__ = ["tokens"]
@@ -101,6 +102,24 @@ def test_a_consistent_list_is_never_old(parent: Server, relay: RelayServer) -> N
         parent.request("POST", IN_DEFAULT, endpoint_slice(f"fresh-{number}"))
         names = {item["metadata"]["name"] for item in relay.get(IN_DEFAULT).json["items"]}
         assert f"fresh-{number}" in names
+
+
+def test_a_list_after_the_parent_went_back_is_not_from_memory(
+    parent: Server, relay: RelayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is newer than the parent until the watch has told, and is of a history that is gone."""
+    make(parent, "before-the-backup", relay)
+
+    async def restored() -> int:
+        return 1
+
+    monkeypatch.setattr(part_of(relay.relay.parents, EndpointSlices, ""), "_ask_version", restored)
+    before = passed(relay)
+    listed = relay.request("GET", IN_DEFAULT, certificate=False, **WITH_TOKEN)
+    assert (listed.code, passed(relay)) == (200, before + 1)
+    cached = f"{IN_DEFAULT}?resourceVersion=0"
+    assert relay.request("GET", cached, certificate=False, **WITH_TOKEN).code == 200
+    assert passed(relay) == before + 1
 
 
 def test_a_resource_without_events_reaches_the_parents_version(

@@ -101,7 +101,8 @@ class Parent:
 
     async def reach(self, revision: int | None, seconds: float) -> bool:
         """Returns True once the mirror has *revision*, or what the parent had at the call (``None``,
-        and where *revision* is none of the parent's); False after *seconds*.
+        and where *revision* is none of the parent's); False after *seconds*, and if the parent went
+        back to a backup, which the watch tells a moment later.
         """
         store = self.mirror.store
         if self.mirror.filled and revision is not None and revision <= store.revision:
@@ -109,7 +110,10 @@ class Parent:
         try:
             async with asyncio.timeout(seconds):
                 await self._filled()
+                had = store.revision
                 current = await self._current_version()
+                if current < had:
+                    return False
                 goal = current if revision is None else min(revision, current)
                 with suppress(StatusError):
                     await self._horizon.reach(goal, min(PROGRESS_AFTER_S, seconds))

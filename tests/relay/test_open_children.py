@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -120,3 +121,44 @@ async def test_a_right_that_is_gone_ends_watches_in_time(ends_at: float) -> None
     assert min(late) > 0
     assert max(late) <= VERDICT_S
     assert root.reviews < 150, "answers are shared within a step"
+
+
+class RbacRoot(Root):
+    """A parent that allows all names, or one."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(0.0)
+        self.names = names
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self.reviews += 1
+        name = json.loads(body)["spec"]["resourceAttributes"].get("name", "")
+        allowed = name in self.names or "" in self.names
+        return b'{"status":{"allowed":%s}}' % (b"true" if allowed else b"false")
+
+
+@pytest.mark.looptime
+async def test_a_right_to_all_names_is_one_question() -> None:
+    """Thousands of node proxies renew a Lease each, as one user."""
+    loop = asyncio.get_running_loop()
+    root = RbacRoot("")
+    every = Children(root, loop.time)  # type: ignore[arg-type]
+    for number in range(1_000):
+        renewal = Attributes(verb="update", resource="leases", name=f"node-{number}")
+        assert (await every.decide(CLAIM.user, renewal)).allowed
+        assert every.known_decision(CLAIM.user, renewal).allowed
+    assert root.reviews == 1
+    root.names = ()
+    await asyncio.sleep(VERDICT_S)
+    assert not (await every.decide(CLAIM.user, renewal)).allowed
+    assert not every.known_decision(CLAIM.user, renewal).allowed
+
+
+async def test_a_right_to_one_name_is_no_right_to_another() -> None:
+    root = RbacRoot("mine")
+    every = Children(root, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+    for name, allowed in (("mine", True), ("other", False), ("mine", True)):
+        attributes = Attributes(verb="get", resource="leases", name=name)
+        assert (await every.decide(CLAIM.user, attributes)).allowed == allowed
+        assert every.known_decision(CLAIM.user, attributes).allowed == allowed
+    assert root.reviews == 3, "one for all names, one for each"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
@@ -76,8 +78,18 @@ def token_review(token: str) -> bytes:
     )
 
 
-def access_review(user: User, attributes: Attributes) -> bytes:
-    """Returns the SubjectAccessReview that asks whether *user* may do what *attributes* say."""
+def access_reviews(user: User, attributes: Attributes) -> Iterator[bytes]:
+    """Yields the SubjectAccessReviews that ask whether *user* may do what *attributes* say: first
+    for all names, then for the one named. One answer allows.
+
+    Thousands of node proxies are one user, and each renews a Lease with a name of its own.
+    """
+    if attributes.name:
+        yield _access_review(user, replace(attributes, name=""))
+    yield _access_review(user, attributes)
+
+
+def _access_review(user: User, attributes: Attributes) -> bytes:
     spec: Document = user_info(user)
     spec["user"] = spec.pop("username", "")
     if attributes.resource:

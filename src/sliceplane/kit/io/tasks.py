@@ -48,6 +48,11 @@ class SharedCalls(dict[K, asyncio.Task[V]]):
             self[key].add_done_callback(partial(self._end, key))
         return self[key]
 
+    def cancel(self) -> None:
+        """Cancels all of them: their owner ends."""
+        for task in self.values():
+            task.cancel()
+
     def _end(self, key: K, task: asyncio.Task[V]) -> None:
         if self.get(key) is task:
             del self[key]

@@ -19,7 +19,7 @@ from sliceplane.relay.io.upstream import ParentClient
 from sliceplane.relay.reviews import (
     VERDICT_S,
     Verdicts,
-    access_review,
+    access_reviews,
     decision_of,
     is_node_reading,
     token_review,
@@ -78,6 +78,9 @@ class Reviewer(Generic[V]):
             self._calls.start(question, lambda: self._send(question, review))
         )
 
+    def close(self) -> None:
+        self._calls.cancel()
+
     async def _send(self, question: bytes, review: bytes) -> V:
         async with self._room:
             self.sent += 1
@@ -120,6 +123,11 @@ class Children:
             "kind",
         )
 
+    def close(self) -> None:
+        """Ends questions that are under way."""
+        self._users.close()
+        self._decisions.close()
+
     def known_user(self, token: str) -> User | None:
         """``user_of`` for a caller that has awaited it."""
         return self._users.newest(_bytes_of(token))
@@ -128,7 +136,12 @@ class Children:
         """``decide`` for a caller that has awaited it."""
         if self._needs_no_question(user, attributes):
             return Decision(True)
-        return self._decisions.newest(access_review(user, attributes)) or Decision(False)
+        decision = Decision(False)
+        for review in access_reviews(user, attributes):
+            decision = self._decisions.newest(review) or Decision(False)
+            if decision.allowed:
+                break
+        return decision
 
     async def user_of(self, token: str, age_s_max: float = math.inf) -> User | None:
         """Returns the user of *token*; ``None``: it is not valid.  Raises as ``Reviewer.ask``."""
@@ -142,8 +155,12 @@ class Children:
         """Raises as ``Reviewer.ask``."""
         if self._needs_no_question(user, attributes):
             return Decision(True)
-        review = access_review(user, attributes)
-        return await self._decisions.ask(review, review, age_s_max)
+        decision = Decision(False)
+        for review in access_reviews(user, attributes):
+            decision = await self._decisions.ask(review, review, age_s_max)
+            if decision.allowed:
+                break
+        return decision
 
     async def require(self, claim: Claim, age_s_max: float = math.inf) -> None:
         """Raises the 401 or 403 ``StatusError`` if the parent refuses *claim*, and 503."""

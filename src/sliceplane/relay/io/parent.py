@@ -96,8 +96,7 @@ class Parent:
             await self.informer.run()
         finally:
             for calls in (self._versions, self._progress, self._catch_ups):
-                for task in calls.values():
-                    task.cancel()
+                calls.cancel()
 
     async def reach(self, revision: int | None, seconds: float) -> bool:
         """Returns True once the mirror has *revision*, or what the parent had at the call (``None``,

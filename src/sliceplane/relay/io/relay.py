@@ -192,6 +192,7 @@ class Relay(ServingProcess):
         steady = loop_clock(self.clock())
         plurals = frozenset(resource.plural for resource in config.resources)
         children = Children(client, steady, plurals if config.trust_nodes else frozenset())
+        self._cleanup.callback(children.close)
         watches = OpenChildren(children)
         self._start_offload()
         served = {

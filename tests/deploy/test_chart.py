@@ -111,6 +111,13 @@ VALUES = {
         "--set=relay.service.type=LoadBalancer",
         "--set=relay.extraArgs={--history-keep=10m}",
     ),
+    "relays that report": (
+        "--set=controllers.enabled=false",
+        "--set=relay.enabled=true",
+        "--set=relay.zones={eu-1,eu-2}",
+        "--set=relay.aggregateReports=true",
+        f"--api-versions={POLICY_KIND}",
+    ),
     "lease policies": (
         *PROXY,
         "--set=controllers.mode=work",
@@ -123,6 +130,10 @@ VALUES = {
         "--set=controllers.run={traffic-distribution-controller}",
     ),
 }
+
+
+#: kinds with Pods of ours
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -181,9 +192,7 @@ def test_wrong_values_are_refused_with_their_name(values: tuple[str, ...], told:
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_the_commands_know_every_flag_of_the_containers(values: tuple[str, ...]) -> None:
     runner = CliRunner()
-    pods = [
-        each for each in documents(rendered(*values)) if each["kind"] in ("Deployment", "DaemonSet")
-    ]
+    pods = [each for each in documents(rendered(*values)) if each["kind"] in WORKLOADS]
     assert pods
     for each in pods:
         command, *flags = each["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -196,7 +205,7 @@ def test_selectors_find_their_pods_and_no_others() -> None:
     pods = {
         each["kind"]: each["spec"]["template"]["metadata"]["labels"]
         for each in found
-        if each["kind"] in ("Deployment", "DaemonSet")
+        if each["kind"] in WORKLOADS
     }
     for each in found:
         selector = _selector(each)
@@ -221,10 +230,22 @@ def test_each_zone_has_a_relay_on_its_nodes() -> None:
         assert chosen == [each is pod for each in pods]
 
 
+def test_a_relay_that_reports_has_a_name_that_stays() -> None:
+    """A Deployment's Pods have new names after each update, and each would leave a Lease."""
+    found = documents(rendered(*VALUES["relays that report"]))
+    sets = [each for each in found if each["kind"] == "StatefulSet"]
+    assert len(sets) == 2
+    for each in sets:
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        assert "--aggregate-reports=$(POD_NAME)" in container["args"]
+        (name,) = container["env"]
+        assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+
+
 def _selector(document: dict[str, Any]) -> dict[str, str] | None:
     if document["kind"] == "Service":
         return dict(document["spec"]["selector"])
-    if document["kind"] in ("Deployment", "DaemonSet", "PodDisruptionBudget"):
+    if document["kind"] in (*WORKLOADS, "PodDisruptionBudget"):
         return dict(document["spec"]["selector"]["matchLabels"])
     return None
 

@@ -20,12 +20,14 @@ EVERYTHING = (
     "--set=dns.enabled=true",
     "--set=xds.enabled=true",
     "--set=relay.enabled=true",
+    "--set=relay.aggregateReports=true",
     "--set=controllers.mode=work",
     "--set=proxy.enabled=true",
     "--set=proxy.apiServer.host=192.0.2.1",
 )
 #: it refuses to run beside the proxy
 OBSERVER = ("--set=controllers.enabled=false", "--set=observer.enabled=true")
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 READ = "list watch"
 EVENTS = {("*", "events.events.k8s.io", ""): "create patch"}
 SLICES = "endpointslices.discovery.k8s.io"
@@ -71,6 +73,7 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
         ("*", SLICES, ""): READ,
         ("*", "tokenreviews.authentication.k8s.io", ""): "create",
         ("*", "subjectaccessreviews.authorization.k8s.io", ""): "create",
+        ("kube-node-lease", LEASES, ""): "create get patch",
     },
     "proxy": EVENTS
     | {
@@ -90,7 +93,13 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
 #: in the network namespace of the node, as root
 CAPABILITIES = {"proxy": ["NET_ADMIN"], "observer": ["NET_ADMIN", "NET_RAW"]}
 #: of what the Lease of a Pod has the name
-OWN = {"dns": "pod-name", "xds": "pod-name", "proxy": "node-name", "observer": "node-name"}
+OWN = {
+    "dns": "pod-name",
+    "xds": "pod-name",
+    "relay": "pod-name",
+    "proxy": "node-name",
+    "observer": "node-name",
+}
 #: what no container of ours has, in whatever mode the chart is
 SHUT = {
     "allowPrivilegeEscalation": False,
@@ -156,9 +165,7 @@ def test_an_account_may_do_what_the_table_says_and_nothing_else(
 def test_every_account_has_a_table_and_no_binding_has_other_subjects(
     chart: list[dict[str, Any]],
 ) -> None:
-    assert (
-        set(of(chart, "ServiceAccount")) == set(RIGHTS) == set(of(chart, "Deployment", "DaemonSet"))
-    )
+    assert set(of(chart, "ServiceAccount")) == set(RIGHTS) == set(of(chart, *WORKLOADS))
     accounts = {each["metadata"]["name"] for each in of(chart, "ServiceAccount").values()}
     for binding in chart:
         if binding["kind"].endswith("Binding") and "subjects" in binding:
@@ -226,7 +233,7 @@ def test_a_container_has_no_more_than_it_needs(chart: list[dict[str, Any]], comp
     assert account["automountServiceAccountToken"] is False, (
         "another Pod under this account has to ask for its token"
     )
-    pod = of(chart, "Deployment", "DaemonSet")[component]["spec"]["template"]["spec"]
+    pod = of(chart, *WORKLOADS)[component]["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -5,6 +5,7 @@ and drains, drift and status that read it.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -307,3 +308,50 @@ async def test_who_may_not_write_a_lease_is_refused_and_demand_is_passed_on(
         own = {lease.metadata.name: lease for lease in await told.leases()}["sliceplane-proxy-n-0"]
         assert (own.metadata.annotations or {})["sliceplane.dev/demand"] == "3f9a12c0:431"
         assert (await told.reported())["n-0"] == own, "the newest of both forms counts"
+
+
+async def test_a_pods_token_reports_for_its_own_node(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is about another one is the parent's to admit: it may have a policy."""
+    account = {"serviceAccountName": "nodes", "containers": [{"name": "a", "image": "a"}]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "proxy-1", "namespace": "kube-system"},
+        "spec": {**account, "nodeName": "m-1"},
+    }
+    nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"m-{n}"}} for n in (1, 2)]
+    plane.apply([*nodes, pod])
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "proxy-1"}
+    async with story(plane, tmp_path, monkeypatch) as told:
+        path = "/api/v1/namespaces/kube-system/serviceaccounts/nodes/token"
+        body = json.dumps({"spec": {"boundObjectRef": bound}}).encode()
+        token = json.loads(await told.client.post(path, body))["status"]["token"]
+        (relay,) = told.relays
+        reports_of_all = relay.relay.front.reports
+        assert reports_of_all is not None
+        await eventually(lambda: reports_of_all.has("sliceplane-proxy-n-0"))
+        page = await asyncio.to_thread(relay.get, f"{LEASE}/sliceplane-proxy-n-0")
+        report = page.json
+        kept = {key: report["metadata"].get(key) for key in ("annotations", "labels")}
+        for node in NODES:
+            await told.stop(node)
+        passed = relay.relay.front._passage.passed
+        for node, is_passed in (("m-1", False), ("m-2", True)):
+            before = passed.value
+            name = f"sliceplane-proxy-{node}"
+            spec = {**report["spec"], "holderIdentity": node}
+            lease = {**report, "metadata": {"name": name, **kept}, "spec": spec}
+            reply = await asyncio.to_thread(
+                relay.request,
+                "PATCH",
+                f"{LEASE}/{name}?fieldManager=it&force=true",
+                lease,
+                certificate=False,
+                content_type="application/apply-patch+yaml",
+                authorization=f"Bearer {token}",
+            )
+            assert reply.code in (200, 201), reply.body
+            assert passed.value - before == is_passed
+            assert reports_of_all.has(name) != is_passed

@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.users import NODES, User, user_info
+from sliceplane.consume.drain.relayed import RELAY_PREFIX
+from sliceplane.consume.progress import LEASE_PREFIX
 from sliceplane.server.registry.types import Attributes, Decision
 
 V = TypeVar("V")
@@ -26,6 +28,9 @@ VERDICT_S: Final = 10.0
 VERDICTS_MAX: Final = 20_000
 #: of the reason of a refusal, in characters
 REASON_MAX: Final = 256
+#: of the user of a Pod's token
+_NODE_NAME: Final = "authentication.kubernetes.io/node-name"
+_POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 READING: Final = ("get", "list", "watch")
 
 
@@ -160,6 +165,16 @@ def is_node_reading(user: User, attributes: Attributes) -> bool:
         and attributes.verb in READING
         and bool(attributes.resource)
     )
+
+
+def may_report(user: User, lease: str) -> bool:
+    """Returns False if *user*'s token is that of a Pod, and *lease* of another relay's or of
+    another node (KEP-4193).
+    """
+    extra = dict(user.extra)
+    nodes, pods = extra.get(_NODE_NAME, ()), extra.get(_POD_NAME, ())
+    own = [LEASE_PREFIX + node for node in nodes] + [RELAY_PREFIX + pod for pod in pods]
+    return not own or lease in own
 
 
 def _digest(question: bytes) -> bytes:

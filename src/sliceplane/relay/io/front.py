@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from sliceplane.api.errors import StatusError, internal, unavailable
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import BY_PATH
-from sliceplane.api.users import bearer_token
+from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.io.log import get_logger
 from sliceplane.relay.io.barriers import BarrierAnswers
@@ -23,6 +23,7 @@ from sliceplane.relay.io.parent import CURRENT_S_MAX, PROGRESS_AFTER_S, Parent
 from sliceplane.relay.io.passing import Passage
 from sliceplane.relay.io.reports import ReplayedBody, ReportLeases
 from sliceplane.relay.parts import part_of
+from sliceplane.relay.reviews import may_report
 from sliceplane.server.io.requests.auth import ANONYMOUS
 from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.render import status_response
@@ -160,6 +161,9 @@ class RelayFront:
         verb = verb_of(request.method, path, is_watch=False)
         if not await self._may(request, request.attributes(verb, path)):
             return SERVED  # the server has the refusal
+        child = await self._child(request)
+        if request.method != "GET" and child is not None and not may_report(child, path.name):
+            return ""  # the parent's admission decides
         creates = verb in ("update", "patch") and not reports.has(path.name)
         if creates and not await self._may(request, request.attributes("create", path)):
             return ""
@@ -186,16 +190,17 @@ class RelayFront:
 
     async def _may(self, request: Request, attributes: Attributes) -> bool:
         """Returns True if the child is known and may; the answers are then at hand."""
+        user = await self._child(request)
+        return user is not None and (await self._children.decide(user, attributes)).allowed
+
+    async def _child(self, request: Request) -> User | None:
+        """Returns who the child is; ``None``: its token is not valid."""
         certificate = request.certificate
-        user = ANONYMOUS
         if certificate is not None and certificate.counts(self._clock()):
-            user = certificate.user
-        elif token := bearer_token(request.headers.get(b"authorization", b"")):
-            found = await self._children.user_of(token)
-            if found is None:
-                return False
-            user = found
-        return (await self._children.decide(user, attributes)).allowed
+            return certificate.user
+        if token := bearer_token(request.headers.get(b"authorization", b"")):
+            return await self._children.user_of(token)
+        return ANONYMOUS
 
     async def _has(self, request: Request, read: Read) -> bool:
         """Returns True if memory is as new as *read* needs.  Raises the 503 and 504

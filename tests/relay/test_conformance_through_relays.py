@@ -70,9 +70,11 @@ class PlaneBehindRelays:
 
 
 @contextlib.asynccontextmanager
-async def behind_relays(levels: int, folder: Path) -> AsyncIterator[tuple[Plane, RelayServer]]:
+async def behind_relays(
+    levels: int, folder: Path, *, controllers: bool = False
+) -> AsyncIterator[tuple[Plane, RelayServer]]:
     """A plane whose clients are behind *levels* relays, and the last of them."""
-    async with Plane(controllers=False) as plane:
+    async with Plane(controllers=controllers) as plane:
         plane.apply(
             {
                 "apiVersion": "v1",

@@ -24,11 +24,10 @@ from sliceplane.controllers.measured.controller import (
     SHARES_REPLACED,
     WARMING_S,
     MeasuredZonesController,
-    read_weights,
 )
 from sliceplane.controllers.measured.decision import HintInputs, predict
 from sliceplane.lab.sim.cluster import Cluster
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, read_shares
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, read_shares, read_weights
 from sliceplane.slices.heuristics.shipped import find_shipped
 
 DAY_S = 86_400
@@ -232,7 +231,8 @@ def test_weights_that_are_taken_back_at_once_are_no_measurement() -> None:
     ],
 )
 def test_forms_of_weights(text: str, weights: dict[str, float]) -> None:
-    assert read_weights(text) == weights
+    assert read_weights(f"weights:{text}") == weights
+    assert not read_weights(text), "the source is another"
 
 
 def test_shares_that_are_edited_hold_until_the_next_decision() -> None:

@@ -1,6 +1,6 @@
 """New connections of this node's clients to the Services that ask for ``sliceplane.dev/Measured``:
-the destinations that the kernel counts, the transactions that keep its table current, and the total
-of each Service.
+the destinations that the kernel counts, the transactions that replace its table when they change, and
+the total of each Service.
 
 ```
 prerouting, output  -110  nat  -> a set of destinations, each with a counter of packets
@@ -24,13 +24,12 @@ at zero.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
-from sliceplane.consume.demand import COUNT_MAX, UID_LENGTH, is_measured
+from sliceplane.consume.demand import COUNT_MAX, UID_LENGTH, count_since, is_measured
 from sliceplane.kit.ip import Family, parse_lenient
 from sliceplane.node.nft.netlink.containers import PROTOCOLS, pack_key
 from sliceplane.node.nft.objects import (
@@ -39,8 +38,6 @@ from sliceplane.node.nft.objects import (
     AddElements,
     AddRule,
     AddTable,
-    Command,
-    DeleteElements,
     DeleteTable,
     Hook,
     Key,
@@ -73,19 +70,23 @@ def demand_table(family: Family) -> TableRef:
     return TableRef(NFT_FAMILIES[family], TABLE)
 
 
+class _Destination(NamedTuple):
+    key: Key
+    #: namespace/name
+    service: str
+
+
 class ServiceDemand:
-    """For each family in turn: ``on_counts``, ``take_transaction``, then ``on_written`` or
-    ``on_failed``.
+    """For each family in turn: ``on_counts``, ``take_transaction``, and ``on_failed`` if the kernel
+    did not apply the transaction.
     """
 
     def __init__(self, families: tuple[Family, ...]) -> None:
         self.families: Final = families
-        #: the Services (namespace/name) of the desired destinations, by key in the kernel
-        self._desired: dict[Family, dict[bytes, str]] = {family: {} for family in families}
+        #: by key in the kernel
+        self._desired: dict[Family, dict[bytes, _Destination]] = {family: {} for family in families}
         #: packets at the last read, by key in the kernel; ``None``: the table may have any contents
         self._read: dict[Family, dict[bytes, int] | None] = dict.fromkeys(families)
-        #: what ``_read`` is after the transaction under way
-        self._pending: dict[Family, dict[bytes, int]] = {}
         #: the first characters of the UID, and connections since the Service asked, by Service
         self._uids: dict[str, str] = {}
         self._connections: dict[str, int] = {}
@@ -101,9 +102,9 @@ class ServiceDemand:
             self._connections.setdefault(new.metadata.key, 0)
         for family, desired in self._desired.items():
             kept = after.get(family, {})
-            for packed, service in before.get(family, {}).items():
+            for packed, destination in before.get(family, {}).items():
                 # A Service that has taken over the address may have been observed before.
-                if packed not in kept and desired.get(packed) == service:
+                if packed not in kept and desired.get(packed) == destination:
                     del desired[packed]
             desired.update(kept)
 
@@ -122,35 +123,21 @@ class ServiceDemand:
             for packed in read.keys() & counts.keys():
                 before, count = read[packed], counts[packed]
                 read[packed] = count
-                service = self._desired[family].get(packed)
-                if service is not None:
-                    # A lower count: another program reset the counter.
-                    new = count - before if count >= before else count
-                    self._connections[service] += new
+                destination = self._desired[family].get(packed)
+                if destination is not None:
+                    self._connections[destination.service] += count_since(before, count)
 
     def take_transaction(self, family: Family) -> Transaction | None:
-        """Returns the transaction that makes the kernel count the desired destinations."""
+        """Returns the transaction that makes the kernel count the desired destinations. It replaces
+        the table, whose counts were read before.
+        """
         table = demand_table(family)
         desired = dict(islice(self._desired[family].items(), DESTINATIONS_MAX))
         read = self._read[family]
-        if not desired or not read:
-            self._pending[family] = dict.fromkeys(desired, 0)
-            if desired:
-                return _whole_table(table, desired)
-            return None if read == {} else deletion(table)
-        self._pending[family] = {packed: read.get(packed, 0) for packed in desired}
-        commands: list[Command] = []
-        removed = tuple(_unpacked(packed) for packed in read if packed not in desired)
-        if removed:
-            commands.append(DeleteElements(SERVICES.name, removed))
-        added = tuple((_unpacked(packed), None) for packed in desired if packed not in read)
-        if added:
-            commands.append(AddElements(SERVICES.name, added))
-        return Transaction(table, tuple(commands)) if commands else None
-
-    def on_written(self, family: Family) -> None:
-        """Notes that the kernel applied the last transaction of *family*."""
-        self._read[family] = self._pending.pop(family)
+        if read is not None and read.keys() == desired.keys():
+            return None
+        self._read[family] = dict.fromkeys(desired, 0)
+        return _whole_table(table, desired.values()) if desired else deletion(table)
 
     def on_failed(self, family: Family) -> None:
         """Notes that the contents of the table are unknown."""
@@ -169,8 +156,8 @@ class ServiceDemand:
         return totals
 
 
-def _whole_table(table: TableRef, desired: Iterable[bytes]) -> Transaction:
-    elements = tuple((_unpacked(packed), None) for packed in desired)
+def _whole_table(table: TableRef, desired: Iterable[_Destination]) -> Transaction:
+    elements = tuple((destination.key, None) for destination in desired)
     rules = tuple(AddRule(chain.name, _RULE) for chain in _CHAINS)
     commands = (AddTable(), DeleteTable(), AddTable(), *_CHAINS, AddContainer(SERVICES))
     return Transaction(table, (*commands, AddElements(SERVICES.name, elements), *rules), full=True)
@@ -186,12 +173,12 @@ def _uid(service: Service | None) -> str:
 
 def _destinations_by_family(
     service: Service | None, families: tuple[Family, ...]
-) -> dict[Family, dict[bytes, str]]:
-    """Returns the Service's name by key in the kernel; empty if the Service does not ask."""
+) -> dict[Family, dict[bytes, _Destination]]:
+    """Returns destinations by key in the kernel; empty if the Service does not ask."""
     if service is None or not _uid(service):
         return {}
     spec = service.spec
-    destinations: dict[Family, dict[bytes, str]] = {family: {} for family in families}
+    destinations: dict[Family, dict[bytes, _Destination]] = {family: {} for family in families}
     for text in spec.cluster_ips or (spec.cluster_ip,):
         address = parse_lenient(text)
         family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
@@ -200,13 +187,7 @@ def _destinations_by_family(
         for port in spec.ports or ():
             protocol = port.protocol.lower()
             if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
-                packed = pack_key((str(address), protocol, port.port), NFT_FAMILIES[family])
-                destinations[family][packed] = service.metadata.key
+                key = (str(address), protocol, port.port)
+                packed = pack_key(key, NFT_FAMILIES[family])
+                destinations[family][packed] = _Destination(key, service.metadata.key)
     return destinations
-
-
-def _unpacked(packed: bytes) -> Key:
-    """Returns address, protocol and port of a key in the kernel."""
-    address, protocol, port = packed[:-8], packed[-8], packed[-4:-2]
-    name = next(name for name, number in PROTOCOLS.items() if number == protocol)
-    return str(ipaddress.ip_address(address)), name, int.from_bytes(port, "big")

@@ -1,0 +1,79 @@
+"""The load of endpoints by zone: with the hints of a Service's slices, and with those that a
+heuristic would give. Hints come from the production heuristics, and ``consume.balancing.shares``
+computes what consumers make of them, for all values alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import msgspec
+
+from sliceplane.api.core import Node
+from sliceplane.consume.balancing.shares import (
+    EndpointKind,
+    Kinds,
+    TrafficShares,
+    at_zones,
+    shares,
+)
+from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.heuristics.sharing import Placement
+
+
+class HintLoads(msgspec.Struct, frozen=True):
+    """The loads with the hints of ``name``, a value of trafficDistribution. ``problem``: the reason
+    why it has no hints.
+    """
+
+    name: str
+    shares: TrafficShares
+    problem: str = ""
+
+
+def loads_of(name: str, kinds: Kinds, weights: Mapping[str, Fraction]) -> HintLoads:
+    """Returns the loads if connections start in zones as *weights* say."""
+    return HintLoads(name, shares(kinds, at_zones(weights, ())))
+
+
+def predicted_loads(
+    name: str,
+    answer: Placement | str,
+    endpoints: Mapping[str, int],
+    weights: Mapping[str, Fraction],
+) -> HintLoads:
+    """Returns the same for a heuristic's *answer*: hints, or the reason why there are none."""
+    problem = answer if isinstance(answer, str) else ""
+    placement = (
+        {zone: {(): count} for zone, count in endpoints.items()}
+        if isinstance(answer, str)
+        else answer
+    )
+    kinds = Counter(
+        {
+            EndpointKind(zone=zone, zone_hints=names): count
+            for zone, by_names in placement.items()
+            for names, count in by_names.items()
+        }
+    )
+    return HintLoads(name, shares(kinds, at_zones(weights, ())), problem)
+
+
+def placement_of(kinds: Kinds) -> Placement:
+    """Returns the hints of the ready endpoints."""
+    placement: Placement = {}
+    for kind, number in kinds.items():
+        if kind.ready:
+            by_names = placement.setdefault(kind.zone, {})
+            names = tuple(sorted(kind.zone_hints))
+            by_names[names] = by_names.get(names, 0) + number
+    return dict(sorted(placement.items()))
+
+
+def counted_nodes(nodes: Iterable[Node]) -> list[str]:
+    """Returns the ready Nodes with a zone, which should report connections."""
+    return sorted(
+        node.metadata.name for node in nodes if (facts := NodeFacts(node)).counted and facts.zone
+    )

@@ -5,7 +5,6 @@ computes what consumers make of them, for all values alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -19,6 +18,7 @@ from sliceplane.consume.balancing.shares import (
     at_zones,
     shares,
 )
+from sliceplane.controllers.measured.decision import HintInputs
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.sharing import Placement
 
@@ -33,31 +33,19 @@ class HintLoads(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def loads_of(name: str, kinds: Kinds, weights: Mapping[str, Fraction]) -> HintLoads:
-    """Returns the loads if connections start in zones as *weights* say."""
-    return HintLoads(name, shares(kinds, at_zones(weights, ())))
-
-
-def predicted_loads(
-    name: str,
-    answer: Placement | str,
-    endpoints: Mapping[str, int],
-    weights: Mapping[str, Fraction],
+def hint_loads(
+    name: str, hints: Placement | str, inputs: HintInputs, weights: Mapping[str, Fraction]
 ) -> HintLoads:
-    """Returns the same for a heuristic's *answer*: hints, or the reason why there are none."""
-    problem = answer if isinstance(answer, str) else ""
-    placement = (
-        {zone: {(): count} for zone, count in endpoints.items()}
-        if isinstance(answer, str)
-        else answer
-    )
-    kinds = Counter(
-        {
-            EndpointKind(zone=zone, zone_hints=names): count
-            for zone, by_names in placement.items()
-            for names, count in by_names.items()
-        }
-    )
+    """Returns the loads with *hints*, or without any for a reason, if connections start in zones as
+    *weights* say.
+    """
+    placement: Placement = {zone: {(): count} for zone, count in inputs.endpoints.items()}
+    problem = hints if isinstance(hints, str) else ""
+    kinds = {
+        EndpointKind(zone=zone, zone_hints=names): count
+        for zone, by_names in (placement if isinstance(hints, str) else hints).items()
+        for names, count in by_names.items()
+    }
     return HintLoads(name, shares(kinds, at_zones(weights, ())), problem)
 
 

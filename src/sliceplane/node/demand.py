@@ -24,7 +24,7 @@ at zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -71,9 +71,12 @@ def demand_table(family: Family) -> TableRef:
 
 
 class _Destination(NamedTuple):
+    """``packed``: the ``key`` in the kernel. ``uid``: the first characters of its Service's UID."""
+
+    family: Family
+    packed: bytes
     key: Key
-    #: namespace/name
-    service: str
+    uid: str
 
 
 class ServiceDemand:
@@ -87,26 +90,41 @@ class ServiceDemand:
         self._desired: dict[Family, dict[bytes, _Destination]] = {family: {} for family in families}
         #: packets at the last read, by key in the kernel; ``None``: the table may have any contents
         self._read: dict[Family, dict[bytes, int] | None] = dict.fromkeys(families)
-        #: the first characters of the UID, and connections since the Service asked, by Service
-        self._uids: dict[str, str] = {}
+        #: connections since the Service asked, by the first characters of its UID
         self._connections: dict[str, int] = {}
 
     def on_service(self, old: Service | None, new: Service | None) -> None:
         """Notes a change of a Service."""
-        before = _destinations_by_family(old, self.families)
-        after = _destinations_by_family(new, self.families)
-        if old is not None and before and (not after or _uid(old) != _uid(new)):
-            del self._uids[old.metadata.key], self._connections[old.metadata.key]
-        if new is not None and after:
-            self._uids[new.metadata.key] = _uid(new)
-            self._connections.setdefault(new.metadata.key, 0)
-        for family, desired in self._desired.items():
-            kept = after.get(family, {})
-            for packed, destination in before.get(family, {}).items():
-                # A Service that has taken over the address may have been observed before.
-                if packed not in kept and desired.get(packed) == destination:
-                    del desired[packed]
-            desired.update(kept)
+        before, after = _uid(old), _uid(new)
+        if before != after:
+            self._connections.pop(before, None)
+        if after:
+            self._connections.setdefault(after, 0)
+        kept = dict.fromkeys(self._destinations(new))
+        for destination in self._destinations(old):
+            desired = self._desired[destination.family]
+            # A Service that has taken over the address may have been observed before.
+            if destination not in kept and desired.get(destination.packed) == destination:
+                del desired[destination.packed]
+        for destination in kept:
+            self._desired[destination.family][destination.packed] = destination
+
+    def _destinations(self, service: Service | None) -> Iterator[_Destination]:
+        """Yields the destinations of a Service that asks."""
+        uid = _uid(service)
+        if service is None or not uid:
+            return
+        spec = service.spec
+        for text in spec.cluster_ips or (spec.cluster_ip,):
+            address = parse_lenient(text)
+            family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
+            if address is None or family not in self.families:
+                continue
+            for port in spec.ports or ():
+                protocol = port.protocol.lower()
+                if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
+                    key = (str(address), protocol, port.port)
+                    yield _Destination(family, pack_key(key, NFT_FAMILIES[family]), key, uid)
 
     def is_table_possible(self, family: Family) -> bool:
         """Returns True if the kernel has, or may have, a table of *family*."""
@@ -125,7 +143,8 @@ class ServiceDemand:
                 read[packed] = count
                 destination = self._desired[family].get(packed)
                 if destination is not None:
-                    self._connections[destination.service] += count_since(before, count)
+                    total = self._connections.get(destination.uid, 0)
+                    self._connections[destination.uid] = total + count_since(before, count)
 
     def take_transaction(self, family: Family) -> Transaction | None:
         """Returns the transaction that makes the kernel count the desired destinations. It replaces
@@ -150,10 +169,7 @@ class ServiceDemand:
 
     def totals(self) -> dict[str, int]:
         """Returns the connections of each Service that asks, by the first characters of its UID."""
-        totals: dict[str, int] = {}
-        for service, uid in self._uids.items():
-            totals[uid] = min(totals.get(uid, 0) + self._connections[service], COUNT_MAX)
-        return totals
+        return {uid: min(count, COUNT_MAX) for uid, count in self._connections.items()}
 
 
 def _whole_table(table: TableRef, desired: Iterable[_Destination]) -> Transaction:
@@ -169,25 +185,3 @@ def _uid(service: Service | None) -> str:
         return ""
     uid = service.metadata.uid[:UID_LENGTH]
     return uid if len(uid) == UID_LENGTH and uid.isascii() and uid.isalnum() else ""
-
-
-def _destinations_by_family(
-    service: Service | None, families: tuple[Family, ...]
-) -> dict[Family, dict[bytes, _Destination]]:
-    """Returns destinations by key in the kernel; empty if the Service does not ask."""
-    if service is None or not _uid(service):
-        return {}
-    spec = service.spec
-    destinations: dict[Family, dict[bytes, _Destination]] = {family: {} for family in families}
-    for text in spec.cluster_ips or (spec.cluster_ip,):
-        address = parse_lenient(text)
-        family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
-        if address is None or family not in destinations:
-            continue
-        for port in spec.ports or ():
-            protocol = port.protocol.lower()
-            if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
-                key = (str(address), protocol, port.port)
-                packed = pack_key(key, NFT_FAMILIES[family])
-                destinations[family][packed] = _Destination(key, service.metadata.key)
-    return destinations

@@ -255,17 +255,16 @@ class MeasuredZonesController(KeyedController):
         if followed is None or followed.service.metadata.is_deleting:
             return ()
         service = followed.service
-        if not is_measured(service):
-            return (
-                *self._shares_write(followed, "", f"the Service does not ask for {MEASURED}"),
-                *condition_writes(service, (), now, (CONDITION,)),
-            )
-        condition, text = self._decision(key, followed, now)
-        due = followed.decided_at + CHECK_S
-        self.enqueue_after(key, due - now if due > now else CHECK_S, now)
+        conditions: tuple[DesiredCondition, ...] = ()
+        text, cause = "", f"the Service does not ask for {MEASURED}"
+        if is_measured(service):
+            condition, text = self._decision(key, followed, now)
+            conditions, cause = (condition,), condition.message
+            due_s = followed.decided_at + CHECK_S - now
+            self.enqueue_after(key, due_s if due_s > 0 else CHECK_S, now)
         return (
-            *self._shares_write(followed, text, condition.message),
-            *condition_writes(service, (condition,), now, (CONDITION,)),
+            *self._shares_write(followed, text, cause),
+            *condition_writes(service, conditions, now, (CONDITION,)),
         )
 
     def _shares_write(self, followed: _Followed, text: str, cause: str) -> tuple[Write, ...]:

@@ -23,8 +23,9 @@ and a zone with fewer than ``CAPPED_NODES_MIN`` of them has no cap: one node wit
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from statistics import fmean, median
 from typing import Final
@@ -53,19 +54,17 @@ _UNITS: Final = 1_000_000
 _Weights = list[tuple[float, float]]
 
 
+@dataclass(slots=True)
 class _Reporter:
     """A node, server or view with reports. ``totals`` and ``rates`` are those of the last report, by the
     keys of ``consume.demand.Demand``; ``load`` is the moving average of all rates together.
     """
 
-    __slots__ = ("load", "rates", "reported_at", "totals", "zone")
-
-    def __init__(self, zone: str) -> None:
-        self.zone = zone
-        self.totals: dict[str, int] = {}
-        self.rates: dict[str, int] = {}
-        self.load = 0.0
-        self.reported_at = -inf
+    zone: str
+    totals: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
+    load: float = 0.0
+    reported_at: float = -inf
 
     def is_current(self, now: float) -> bool:
         return now - self.reported_at <= LEASE_DURATION_S
@@ -76,22 +75,21 @@ def _weight(half_life_s: float, span_s: float) -> float:
     return 1 - 0.5 ** (span_s / half_life_s)
 
 
+@dataclass(slots=True)
 class _Average:
-    """The moving averages of one sum. ``followed_until``: when ``recent`` no longer replaces
-    ``rate``.
+    """The moving averages of ``total``, the sum of all reporters' rates, in their units.
+    ``followed_until``: when ``recent`` no longer replaces ``rate``.
     """
 
-    __slots__ = ("followed_until", "present", "rate", "recent")
+    total: int = 0
+    present: float = 0.0
+    rate: float = 0.0
+    recent: float = 0.0
+    followed_until: float = -inf
 
-    def __init__(self) -> None:
-        self.present = 0.0
-        self.rate = 0.0
-        self.recent = 0.0
-        self.followed_until = -inf
-
-    def add(self, present: float, weights: _Weights, now: float) -> None:
-        before, change = self.present, present - self.present
-        self.present = present
+    def update(self, weights: _Weights, now: float) -> None:
+        before, self.present = self.present, self.total / _UNITS
+        change = self.present - before
         # Reports of one interval may be about times of different lengths, hence max().
         self.rate, self.recent = (
             max(0.0, average + (before - average) * passed + change * reported)
@@ -107,14 +105,15 @@ class _Average:
 
 
 class _Source:
-    """The reports of nodes, or of requests: sums and averages by zone, then by key. Keys of
-    requests have the zone, so that they are in the zone "".
+    """The reports of nodes, or of requests: averages by zone, then by key. Keys of requests have the
+    zone, so that they are in the zone "".
     """
 
     def __init__(self) -> None:
         self.reporters: dict[str, _Reporter] = {}
-        self._sums: dict[str, dict[str, int]] = {}
-        self._averages: dict[str, dict[str, _Average]] = {}
+        self._averages: defaultdict[str, defaultdict[str, _Average]] = defaultdict(
+            lambda: defaultdict(_Average)
+        )
         self._averaged_at = -inf
         #: seconds that the reports since then are about
         self._spans_s: list[float] = []
@@ -126,11 +125,11 @@ class _Source:
             self._spans_s.append(span_s)
 
     def set_rates(self, reporter: _Reporter, rates: dict[str, int]) -> None:
-        sums, before = self._sums.setdefault(reporter.zone, {}), reporter.rates
+        averages, before = self._averages[reporter.zone], reporter.rates
         for key, rate in rates.items():
-            sums[key] = sums.get(key, 0) + rate - before.pop(key, 0)
+            averages[key].total += rate - before.pop(key, 0)
         for key, rate in before.items():
-            sums[key] = sums.get(key, 0) - rate
+            averages[key].total -= rate
         reporter.rates = rates
 
     def move(self, name: str, zone: str) -> None:
@@ -147,15 +146,13 @@ class _Source:
         if reporter is not None:
             self.set_rates(reporter, {})
         if not self.reporters:
-            self._sums.clear()
             self._averages.clear()
 
     def forget(self, uid: str) -> None:
         """Forgets the Service *uid*."""
-        for zone, sums in self._sums.items():
-            for key in [key for key in sums if _uid(key) == uid]:
-                del sums[key]
-                self._averages.get(zone, {}).pop(key, None)
+        for averages in self._averages.values():
+            for key in [key for key in averages if _uid(key) == uid]:
+                del averages[key]
                 for reporter in self.reporters.values():
                     reporter.rates.pop(key, None)
                     reporter.totals.pop(key, None)
@@ -172,13 +169,11 @@ class _Source:
             (_weight(half_life_s, passed_s), _weight(half_life_s, reported_s))
             for half_life_s in (HALF_LIFE_S, STEP_HALF_LIFE_S)
         ]
-        for zone, sums in self._sums.items():
-            averages = self._averages.setdefault(zone, {})
-            for key, rate in list(sums.items()):
-                average = averages.setdefault(key, _Average())
-                average.add(rate / _UNITS, weights, now)
-                if not rate and max(average.rate, average.recent) < _RATE_MIN:
-                    del sums[key], averages[key]
+        for averages in self._averages.values():
+            for key, average in list(averages.items()):
+                average.update(weights, now)
+                if not average.total and max(average.rate, average.recent) < _RATE_MIN:
+                    del averages[key]
 
     def rates(self, uid: str) -> dict[str, float]:
         """Returns the averages of the Service *uid* by zone."""

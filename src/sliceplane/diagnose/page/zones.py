@@ -169,7 +169,8 @@ class ZoneBook:
         cached = self._traffic_by_service.get(service)
         known = model.services.get(service)
         local = known is not None and known.spec.internal_traffic_policy == "Local"
-        demand = () if known is None or local else tuple(measured_shares(known).items())
+        measured = {} if known is None or local else measured_shares(known)
+        demand = tuple((zone, parts) for zone, parts in measured.items() if parts)
         version = (model.touched(service), local, demand)
         if cached is None or cached[0] != version:
             traffic = self._compute(model, service, demand, local=local)

@@ -19,7 +19,7 @@ import msgspec
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.selectors.distribution import requested_distribution
-from sliceplane.consume.balancing.shares import TrafficShares, kinds_of, ready_by_zone
+from sliceplane.consume.balancing.shares import TrafficShares, kinds_of
 from sliceplane.consume.demand import (
     CONNECTIONS,
     MEASURED,
@@ -46,9 +46,8 @@ from sliceplane.controllers.measured.meter import WINDOW_S
 from sliceplane.diagnose.zone_loads import (
     HintLoads,
     counted_nodes,
-    loads_of,
+    hint_loads,
     placement_of,
-    predicted_loads,
 )
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.whatif.picture import family_of
@@ -138,7 +137,8 @@ def predict_measured(
     meta = service.metadata
     _check(service)
     kinds = kinds_of(state.slices(meta.namespace, meta.name), family_of(service), by_node=False)
-    endpoints = dict(sorted(ready_by_zone(kinds).items()))
+    before = placement_of(kinds)
+    endpoints = {zone: sum(by_names.values()) for zone, by_names in before.items()}
     zones = zone_shares(state.nodes).views
     if not endpoints:
         raise WhatIfError(f"Service {meta.key} has no ready endpoint: sliceplane explain says why")
@@ -146,17 +146,17 @@ def predict_measured(
         raise WhatIfError(
             f"{count(len(zones), 'zone', 'has')} ready Nodes: there is nothing to prefer"
         )
-    annotations = meta.annotations or {}
     inputs = hint_inputs(service, endpoints, zones)
     demand = _demand(state, service, weights, counted, zones)
     try:
         allowed, annotation = inputs.bound, _decision(inputs, demand)
-        moved = moves_between(placement_of(kinds), inputs.placement(annotation))
+        after = inputs.placement(annotation)
     except HeuristicError as error:
         raise WhatIfError(f"Service {meta.key} gets no hints: {error}") from error
-    present = requested_distribution(annotations, service.spec.traffic_distribution)
-    answers: dict[str, Placement | str] = {
-        MEASURED: inputs.placement(annotation),
+    present = requested_distribution(meta.annotations or {}, service.spec.traffic_distribution)
+    hints: dict[str, Placement | str] = {
+        f"{NOW} ({present or 'no value'})": before,
+        MEASURED: after,
         SAME_ZONE: same_zone_placement(endpoints),
         Balanced.name: inputs.query(Balanced(), ""),
     }
@@ -165,15 +165,9 @@ def predict_measured(
         origin=state.origin,
         demand=demand,
         endpoints=endpoints,
-        values=(
-            loads_of(f"{NOW} ({present or 'no value'})", kinds, demand.parts),
-            *(
-                predicted_loads(name, answer, endpoints, demand.parts)
-                for name, answer in answers.items()
-            ),
-        ),
+        values=tuple(hint_loads(name, hints[name], inputs, demand.parts) for name in hints),
         allowed=allowed,
-        moved=moved,
+        moved=moves_between(before, after),
         annotation=annotation,
         unknown=(*counted.unknown, *demand.unknown, *_always_unknown(service, demand, zones)),
     )

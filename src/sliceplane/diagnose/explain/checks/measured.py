@@ -12,22 +12,37 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.finding import Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some, verb
 from sliceplane.api.meta import Condition, find_condition
 from sliceplane.api.requests import Selection
 from sliceplane.api.selectors.distribution import requested_distribution
 from sliceplane.consume.demand import CONNECTIONS, MEASURED, REQUESTS, demand_source, is_measured
-from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_DURATION_S, LEASE_PREFIX
+from sliceplane.consume.progress import (
+    ANNOTATION_DEMAND,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
+)
 from sliceplane.controllers.measured.controller import (
+    CAPPED_TOLD_S,
     CONDITION,
+    DEMAND_CAPPED,
     KEPT_S,
 )
-from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase
+from sliceplane.controllers.measured.meter import CAP
+from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase, evidence_of
 from sliceplane.diagnose.explain.checks.consumers import PROXIES
 from sliceplane.diagnose.explain.checks.zones import hinted_zones, hints_unavailable
 from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import LEASES, NODES, SERVICES
+from sliceplane.diagnose.explain.objects import (
+    EVENTS,
+    LEASES,
+    NODES,
+    SERVICES,
+    FullEvent,
+    warnings_in,
+)
 from sliceplane.diagnose.zone_loads import counted_nodes
 from sliceplane.kit.times import time_or_zero
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, overload_of
@@ -47,6 +62,8 @@ _COUNTERS: Final = "sliceplane proxy, or sliceplane observe --demand beside kube
 
 def reads(case: ServiceCase) -> Iterator[Selection]:
     condition = _condition(case)
+    if _counts_connections(case):
+        yield warnings_in(LEASE_NAMESPACE)
     if condition is not None and condition.reason == "NodesSilent":
         yield PROXIES
         yield NODES.everywhere()
@@ -144,6 +161,37 @@ def _silent(facts: Facts) -> tuple[list[str], list[str]]:
     }
     expected = counted_nodes(facts.of(NODES))
     return [name for name in expected if name not in reporting], expected
+
+
+def _counts_connections(case: ServiceCase) -> bool:
+    return is_measured(case.service) and demand_source(case.service) == CONNECTIONS
+
+
+def capped(case: ServiceCase) -> Iterable[Finding]:
+    """Z18: nodes whose reports count only in part; the same for each Service, so told once."""
+    for event in case.facts.derived(_capped_events) if _counts_connections(case) else ():
+        node = event.involved_object.name.removeprefix(LEASE_PREFIX)
+        yield case.finding(
+            "Z18",
+            f"node {node} reports more than {CAP:g} times the connections of the median of its "
+            "zone's nodes, and counts as that much",
+            evidence_of(EVENTS, event, "reason", event.reason),
+            subject=ObjectName(NODES.resource.key, NODES.resource.kind, "", node),
+            effect="hints of Services with measured zones follow its clients in part only",
+            remedy="nothing for a gateway or a load test, else see who may write its Lease; its "
+            f"clients: kubectl get pods -A --field-selector spec.nodeName={node}",
+            certainty="likely",
+        )
+
+
+def _capped_events(facts: Facts) -> list[FullEvent]:
+    """Returns the Events about capped nodes that the controller would have repeated by now."""
+    return [
+        event
+        for event in facts.of(EVENTS, LEASE_NAMESPACE)
+        if event.reason == DEMAND_CAPPED
+        and facts.now - time_or_zero(event.last_observed) <= CAPPED_TOLD_S + LEASE_DURATION_S
+    ]
 
 
 def malformed(case: ServiceCase) -> Iterable[Finding]:
@@ -250,4 +298,4 @@ def _serving_others(case: ServiceCase) -> dict[str, Counter[str]]:
     return dict(sorted(others.items()))
 
 
-CHECKS = (not_measured, malformed)
+CHECKS = (not_measured, malformed, capped)

@@ -29,7 +29,7 @@ from sliceplane.xds.io import server
 from sliceplane.xds.io.admission import AdmissionConfig
 from sliceplane.xds.io.load import LOAD_PATH, LoadStreams
 from sliceplane.xds.streams.actions import VisibleNamespaces
-from sliceplane.xds.streams.load import load_request
+from sliceplane.xds.streams.messages import load_request
 from sliceplane.xds.streams.requests import (
     LOAD_CLUSTERS_MAX,
     LOAD_REQUESTS_MAX,

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import Final
 
 import msgspec
 
-from sliceplane.api.core import Node
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.balancing.shares import (
     EndpointKind,
     Kinds,
     TrafficShares,
     at_zones,
+    kinds_of,
     shares,
 )
-from sliceplane.controllers.measured.decision import HintInputs
+from sliceplane.controllers.measured.decision import HintInputs, hint_inputs
+from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.sharing import Placement
+from sliceplane.slices.heuristics.types import ZoneView
+from sliceplane.slices.hinting.topology import zone_shares
+
+SAME_ZONE: Final = "PreferSameZone"
 
 
 class HintLoads(msgspec.Struct, frozen=True):
@@ -49,7 +57,7 @@ def hint_loads(
     return HintLoads(name, shares(kinds, at_zones(weights, ())), problem)
 
 
-def placement_of(kinds: Kinds) -> Placement:
+def _placement_of(kinds: Kinds) -> Placement:
     """Returns the hints of the ready endpoints."""
     placement: Placement = {}
     for kind, number in kinds.items():
@@ -58,6 +66,38 @@ def placement_of(kinds: Kinds) -> Placement:
             names = tuple(sorted(kind.zone_hints))
             by_names[names] = by_names.get(names, 0) + number
     return dict(sorted(placement.items()))
+
+
+def read_hints(
+    service: Service,
+    slices: Iterable[tuple[str, EndpointSlice]],
+    family: Family | None,
+    nodes: Iterable[Node],
+) -> tuple[Placement, HintInputs]:
+    """Returns the hints of the ready endpoints in *slices* (with their keys), and the inputs of
+    others.
+    """
+    placement = _placement_of(kinds_of(slices, family, by_node=False))
+    endpoints = {zone: sum(by_names.values()) for zone, by_names in placement.items()}
+    return placement, hint_inputs(service, endpoints, zone_shares(nodes).views)
+
+
+def cpu_weights(zones: Iterable[ZoneView]) -> dict[str, Fraction]:
+    """Returns the zones' shares of CPU, or equal ones if no zone has any."""
+    shares_of_cpu = {zone.name: Fraction(zone.share) for zone in zones}
+    return (
+        shares_of_cpu if any(shares_of_cpu.values()) else dict.fromkeys(shares_of_cpu, Fraction(1))
+    )
+
+
+def parts(weights: Mapping[str, Fraction | float]) -> dict[str, Fraction]:
+    """Returns *weights* as parts of their sum, sorted."""
+    total = sum(map(Fraction, weights.values()))
+    return {zone: Fraction(weight) / total for zone, weight in sorted(weights.items())}
+
+
+def factor(load: Fraction | float) -> str:
+    return f"{float(load):.2f} x" if load else "-"
 
 
 def counted_nodes(nodes: Iterable[Node]) -> list[str]:

@@ -273,11 +273,11 @@ def _candidates(kinds: Kinds) -> int:
 
 
 def ready_by_zone(kinds: Kinds) -> Counter[str]:
-    """Returns the number of ready endpoints by zone, without zeros."""
+    """Returns the number of ready endpoints by zone; of zones with unready ones alone, 0."""
     ready: Counter[str] = Counter()
     for kind, number in kinds.items():
         ready[kind.zone] += number if kind.ready else 0
-    return +ready
+    return ready
 
 
 def cure(

@@ -102,6 +102,31 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
     why: str = ""
 
 
+class TracedZone(AnswerPart, frozen=True, kw_only=True):
+    """``demand``: the part of the connections that start in the zone. Loads are the greatest of an
+    endpoint there, in multiples of an even share: with the hints of the slices, with those that the
+    value asks for, and with ``PreferSameZone``.
+    """
+
+    zone: str
+    demand: float
+    endpoints: int
+    load: float
+    decided_load: float
+    same_zone_load: float
+
+
+class LoadView(AnswerPart, frozen=True, kw_only=True):
+    """``value``: of trafficDistribution. ``demand``: what it is taken from. ``problem``: the reason why
+    the value gives no hints.
+    """
+
+    value: str
+    demand: str
+    problem: str = ""
+    zones: tuple[TracedZone, ...]
+
+
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints;
     ``chains`` are the decisive chains of the node's table, ``element`` is the decisive element if
@@ -117,6 +142,7 @@ class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     node: NodeView
     service: TracedService | None = None
     hints: HintsView | None = None
+    load: LoadView | None = None
     masquerade: str = "no"
     targets: tuple[TracedEndpoint, ...] = ()
     others: tuple[TracedEndpoint, ...] = ()
@@ -158,6 +184,7 @@ class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
     service: TracedService
     balancing: str
     hints: HintsView | None = None
+    load: LoadView | None = None
     targets: tuple[TracedEndpoint, ...] = ()
     others: tuple[TracedEndpoint, ...] = ()
     slices: tuple[TracedSlice, ...] = ()

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.diagnose.trace.answer import TraceAnswer, TracedEndpoint, XdsTraceAnswer
+from sliceplane.diagnose.trace.answer import LoadView, TraceAnswer, TracedEndpoint, XdsTraceAnswer
 from sliceplane.diagnose.trace.question import joined
+from sliceplane.diagnose.zone_loads import SAME_ZONE, factor
 from sliceplane.kit.columns import Row, table
 
 #: rows of one table; the JSON output has all
@@ -95,6 +96,8 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
         yield from _table(
             "does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width
         )
+    if answer.load is not None:
+        yield from _table(_load_title(answer.load), _LOAD_HEADS, _zones(answer.load), width)
     unused = [endpoint_slice for endpoint_slice in answer.slices if endpoint_slice.why]
     if unused:
         rows = [
@@ -102,6 +105,28 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
             for endpoint_slice in unused
         ]
         yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
+
+
+_LOAD_HEADS = ("ZONE", "DEMAND", "ENDPOINTS", "LOAD", "DECIDED", SAME_ZONE)
+
+
+def _load_title(load: LoadView) -> str:
+    problem = f"; it gives no hints: {load.problem}" if load.problem else ""
+    return f"load by zone, demand by {load.demand}; 1 x is an even share{problem}"
+
+
+def _zones(load: LoadView) -> list[Row]:
+    return [
+        (
+            row.zone or "-",
+            f"{row.demand:.1%}",
+            str(row.endpoints),
+            factor(row.load),
+            factor(row.decided_load),
+            factor(row.same_zone_load),
+        )
+        for row in load.zones
+    ]
 
 
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")

@@ -19,7 +19,7 @@ import msgspec
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.selectors.distribution import requested_distribution
-from sliceplane.consume.balancing.shares import TrafficShares, kinds_of
+from sliceplane.consume.balancing.shares import TrafficShares
 from sliceplane.consume.demand import (
     CONNECTIONS,
     MEASURED,
@@ -36,7 +36,6 @@ from sliceplane.controllers.measured.decision import (
     HintInputs,
     decide,
     estimate,
-    hint_inputs,
     is_overload,
     moves_between,
     round_shares,
@@ -44,10 +43,13 @@ from sliceplane.controllers.measured.decision import (
 )
 from sliceplane.controllers.measured.meter import WINDOW_S
 from sliceplane.diagnose.zone_loads import (
+    SAME_ZONE,
     HintLoads,
     counted_nodes,
+    cpu_weights,
     hint_loads,
-    placement_of,
+    parts,
+    read_hints,
 )
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.whatif.picture import family_of
@@ -61,12 +63,10 @@ from sliceplane.slices.heuristics.measured import (
 )
 from sliceplane.slices.heuristics.sharing import Placement
 from sliceplane.slices.heuristics.types import HeuristicError, ZoneView
-from sliceplane.slices.hinting.topology import zone_shares
 
 #: seconds between the two reads of reports: more than a node's longest period
 COUNTED_S: Final = 40.0
 NOW: Final = "now"
-SAME_ZONE: Final = "PreferSameZone"
 
 
 class CountedDemand(msgspec.Struct, frozen=True):
@@ -136,17 +136,15 @@ def predict_measured(
     """Returns the prediction. *weights* count before *counted*. Raises ``WhatIfError``."""
     meta = service.metadata
     _check(service)
-    kinds = kinds_of(state.slices(meta.namespace, meta.name), family_of(service), by_node=False)
-    before = placement_of(kinds)
-    endpoints = {zone: sum(by_names.values()) for zone, by_names in before.items()}
-    zones = zone_shares(state.nodes).views
+    slices = state.slices(meta.namespace, meta.name)
+    before, inputs = read_hints(service, slices, family_of(service), state.nodes)
+    endpoints, zones = inputs.endpoints, inputs.zones
     if not endpoints:
         raise WhatIfError(f"Service {meta.key} has no ready endpoint: sliceplane explain says why")
     if len(zones) < 2:
         raise WhatIfError(
             f"{count(len(zones), 'zone', 'has')} ready Nodes: there is nothing to prefer"
         )
-    inputs = hint_inputs(service, endpoints, zones)
     demand = _demand(state, service, weights, counted, zones)
     try:
         allowed, annotation = inputs.bound, _decision(inputs, demand)
@@ -244,26 +242,25 @@ def _demand(
 ) -> ZoneDemand:
     source = demand_source(service)
     if weights:
-        return ZoneDemand(_parts(weights), "Connections start as the command line says")
+        return ZoneDemand(parts(weights), "Connections start as the command line says")
     if fixed := read_weights(source):
         origin = f"Connections start as the annotation {ANNOTATION_DEMAND} says"
-        return ZoneDemand(_parts(fixed), origin)
+        return ZoneDemand(parts(fixed), origin)
     if any(counted.rates.values()):
         return _counted(state, source, counted, zones)
     if last := read_shares((service.metadata.annotations or {}).get(ANNOTATION_SHARES, "")):
         return ZoneDemand(
-            _parts(last),
+            parts(last),
             f"Connections start as the last decision says, the annotation {ANNOTATION_SHARES}",
             unknown=("What nodes report now: nothing was counted.",),
         )
-    cpu = {zone.name: zone.share for zone in zones}
     why = (
         f"no report has {source} to it"
         if is_measured(service)
         else f"{source} are counted of Services that ask for {MEASURED} alone"
     )
     return ZoneDemand(
-        _parts(cpu if any(cpu.values()) else dict.fromkeys(cpu, 1.0)),
+        parts(cpu_weights(zones)),
         "Connections start where Nodes have CPU, for want of anything better",
         unknown=(
             f"Where connections start: {why}. --weights zone-a=3,zone-b=1 says what you expect.",
@@ -291,17 +288,12 @@ def _counted(
             f"{WINDOW_S:.0f} s on, and these are {law.connections:.0f}."
         )
     return ZoneDemand(
-        _parts(counted.rates),
+        parts(counted.rates),
         f"{source.capitalize()} start as {len(counted.reporters)} reporters counted them, "
         f"{total:,.1f} a second",
         law,
         tuple(unknown),
     )
-
-
-def _parts(weights: Mapping[str, Fraction | float]) -> dict[str, Fraction]:
-    total = sum(map(Fraction, weights.values()))
-    return {zone: Fraction(weight) / total for zone, weight in sorted(weights.items())}
 
 
 def _always_unknown(

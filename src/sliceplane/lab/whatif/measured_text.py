@@ -7,11 +7,11 @@ from typing import Any
 
 from sliceplane.api.findings.wording import part
 from sliceplane.consume.demand import MEASURED, is_measured
-from sliceplane.diagnose.zone_loads import HintLoads
+from sliceplane.diagnose.zone_loads import HintLoads, factor
 from sliceplane.kit.columns import table
 from sliceplane.lab.whatif.assumptions import percent, zone_name
 from sliceplane.lab.whatif.measured import MeasuredPrediction
-from sliceplane.lab.whatif.text import bullet, factor, in_zone, wrapped
+from sliceplane.lab.whatif.text import bullet, in_zone, wrapped
 
 
 def as_text(prediction: MeasuredPrediction, width: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from sliceplane.api.findings.wording import count, verb
 from sliceplane.consume.balancing.shares import OVERLOAD, TrafficShares
+from sliceplane.diagnose.zone_loads import factor
 from sliceplane.kit.columns import table
 from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import percent, rate, zone_name
@@ -340,10 +341,6 @@ def _times(each: tuple[Fraction, Fraction]) -> str:
 def _points(shares: tuple[Fraction, Fraction]) -> str:
     difference = float(shares[1] - shares[0]) * 100
     return f"{difference:+.1f} points" if round(difference, 1) else "."
-
-
-def factor(load: Fraction) -> str:
-    return f"{float(load):.2f} x" if load else "-"
 
 
 def _figure(requests: Fraction) -> str:

@@ -1,7 +1,14 @@
-"""Streams of load reports, beside the aggregated streams of the same clients (``xds.streams.load``).
+"""Requests of clients by Service and zone, from load reports (``envoy.service.load_stats.v3``): the
+demand of Services with measured zones whose annotation ``sliceplane.dev/demand`` is ``requests``.
 
-A client is admitted like one of an aggregated stream: it reports for the zone in which it is located,
-and for Services that it may see. While no Service wants reports, a client waits without a request.
+A client opens a stream beside its aggregated one, names its node, and is told which clusters to
+report and how often (``messages.load_request``). Each further message has the requests since the one
+before (``requests.read_load_stats``). The sums grow as long as the server runs, like the counters of
+nodes (``consume.demand``), and are reported in the server's Lease with the zone of the clients.
+
+A client may report whatever it wants. So it is admitted like one of an aggregated stream, reports for
+the zone in which it is located, which has a Node, and for Services that it may see; one report counts
+up to ``requests.LOAD_REQUESTS_MAX``. While no Service wants reports, a client waits without a request.
 """
 
 from __future__ import annotations
@@ -21,15 +28,17 @@ from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, locate_cli
 from sliceplane.xds.io.connection import Call
 from sliceplane.xds.names import parse_key
 from sliceplane.xds.streams.actions import VisibleNamespaces
-from sliceplane.xds.streams.load import INTERVAL_S_MIN, load_request
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
     PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
+    load_request,
 )
 from sliceplane.xds.streams.requests import ClientFacts, RequestError, read_load_stats
 
+#: seconds between two reports, at least: a faster client is refused
+INTERVAL_S_MIN: Final = 1.0
 LOAD_PATH: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 
 

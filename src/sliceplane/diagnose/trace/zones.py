@@ -1,0 +1,70 @@
+"""The zones of a Service whose hints follow shares of zones: the demand of each, and the load of its
+endpoints now, with the hints that are decided, and with ``PreferSameZone``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.selectors.distribution import requested_distribution
+from sliceplane.controllers.measured.decision import same_zone_placement
+from sliceplane.diagnose.trace.answer import LoadView, TracedZone
+from sliceplane.diagnose.zone_loads import SAME_ZONE, cpu_weights, hint_loads, parts, read_hints
+from sliceplane.kit.ip import Family
+from sliceplane.slices.heuristics.balanced import Balanced
+from sliceplane.slices.heuristics.measured import (
+    ANNOTATION_SHARES,
+    MeasuredZones,
+    measured_shares,
+)
+
+_HEURISTICS: Final = {heuristic.name: heuristic for heuristic in (Balanced(), MeasuredZones())}
+
+
+def load_view(
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    family: Family | None,
+    nodes: Iterable[Node],
+) -> LoadView | None:
+    """Returns the load of the zones; ``None`` if the Service asks for another value, no endpoint is
+    ready, or no zone has ready Nodes.
+    """
+    annotations = service.metadata.annotations or {}
+    value = requested_distribution(annotations, service.spec.traffic_distribution)
+    if value not in _HEURISTICS:
+        return None
+    keyed = ((item.metadata.key, item) for item in slices)
+    present, inputs = read_hints(service, keyed, family, nodes)
+    if not present or not inputs.zones:
+        return None
+    measured = measured_shares(service)
+    demand = parts(measured or cpu_weights(inputs.zones))
+    decided = inputs.query(_HEURISTICS[value], annotations.get(ANNOTATION_SHARES, ""))
+    loads = [
+        hint_loads(name, hints, inputs, demand)
+        for name, hints in (
+            ("", present),
+            (value, decided),
+            (SAME_ZONE, same_zone_placement(inputs.endpoints)),
+        )
+    ]
+    return LoadView(
+        value=value,
+        demand=ANNOTATION_SHARES if measured else "allocatable CPU",
+        problem=loads[1].problem,
+        zones=tuple(
+            TracedZone(
+                zone=zone,
+                demand=float(demand.get(zone, 0)),
+                endpoints=inputs.endpoints.get(zone, 0),
+                load=float(loads[0].shares.load(zone)),
+                decided_load=float(loads[1].shares.load(zone)),
+                same_zone_load=float(loads[2].shares.load(zone)),
+            )
+            for zone in sorted({*demand, *inputs.endpoints})
+        ),
+    )

@@ -82,18 +82,17 @@ def read_hints(
     return placement, hint_inputs(service, endpoints, zone_shares(nodes).views)
 
 
-def cpu_weights(zones: Iterable[ZoneView]) -> dict[str, Fraction]:
-    """Returns the zones' shares of CPU, or equal ones if no zone has any."""
-    shares_of_cpu = {zone.name: Fraction(zone.share) for zone in zones}
-    return (
-        shares_of_cpu if any(shares_of_cpu.values()) else dict.fromkeys(shares_of_cpu, Fraction(1))
-    )
-
-
 def parts(weights: Mapping[str, Fraction | float]) -> dict[str, Fraction]:
-    """Returns *weights* as parts of their sum, sorted."""
-    total = sum(map(Fraction, weights.values()))
-    return {zone: Fraction(weight) / total for zone, weight in sorted(weights.items())}
+    """Returns *weights* as parts of their sum, sorted; equal ones if all are 0."""
+    total = sum((Fraction(weight) for weight in weights.values()), Fraction(0))
+    return {
+        zone: Fraction(weight) / total if total else Fraction(1, len(weights))
+        for zone, weight in sorted(weights.items())
+    }
+
+
+def cpu_parts(zones: Iterable[ZoneView]) -> dict[str, Fraction]:
+    return parts({zone.name: zone.share for zone in zones})
 
 
 def factor(load: Fraction | float) -> str:

@@ -15,9 +15,9 @@ from sliceplane.diagnose.trace.text import as_text
 
 MEASURED_LOAD = """\
 load by zone, demand by sliceplane.dev/measured-shares; 1 x is an even share
-  ZONE    DEMAND  ENDPOINTS  LOAD    DECIDED  PreferSameZone
-  zone-a  75.0%   2          1.50 x  1.00 x   1.50 x
-  zone-b  25.0%   2          0.50 x  1.00 x   0.50 x"""
+  ZONE    DEMAND  ENDPOINTS  LOAD NOW  DECIDED  PreferSameZone
+  zone-a  75.0%   2          1.50 x    1.00 x   1.50 x
+  zone-b  25.0%   2          0.50 x    1.00 x   0.50 x"""
 
 
 def test_the_load_of_measured_zones_now_and_as_decided() -> None:
@@ -27,14 +27,17 @@ def test_the_load_of_measured_zones_now_and_as_decided() -> None:
     assert MEASURED_LOAD in as_text(answer, 80)
     assert max(map(len, MEASURED_LOAD.splitlines())) <= 80
     load = json.loads(json.dumps(answer.as_document()))["load"]
-    assert (load["value"], load["demand"]) == (MEASURED, "sliceplane.dev/measured-shares")
-    assert load["zones"][0] == {
-        "zone": "zone-a",
-        "demand": 0.75,
-        "endpoints": 2,
-        "load": 1.5,
-        "decidedLoad": 1.0,
-        "sameZoneLoad": 1.5,
+    assert load == {
+        "value": MEASURED,
+        "origin": "sliceplane.dev/measured-shares",
+        "problem": "",
+        "demand": {"zone-a": 0.75, "zone-b": 0.25},
+        "endpoints": {"zone-a": 2, "zone-b": 2},
+        "loads": {
+            "now": {"zone-a": 1.5, "zone-b": 0.5},
+            "decided": {"zone-a": 1.0, "zone-b": 1.0},
+            "PreferSameZone": {"zone-a": 1.5, "zone-b": 0.5},
+        },
     }
 
 
@@ -45,8 +48,9 @@ def test_the_load_of_balanced_zones_is_by_cpu() -> None:
         *READY_NODES,
     )
     assert answer.load is not None
-    assert answer.load.demand == "allocatable CPU"
-    assert [(zone.demand, zone.load) for zone in answer.load.zones] == [(0.5, 1.0), (0.5, 1.0)]
+    assert answer.load.origin == "allocatable CPU"
+    assert answer.load.demand == {"zone-a": 0.5, "zone-b": 0.5}
+    assert answer.load.loads["now"] == {"zone-a": 1.0, "zone-b": 1.0}
 
 
 def test_a_value_that_gives_no_hints_says_why_beside_the_load() -> None:
@@ -57,7 +61,7 @@ def test_a_value_that_gives_no_hints_says_why_beside_the_load() -> None:
     assert answer.load is not None
     assert answer.load.problem in as_text(answer)
     assert "'lots'" in answer.load.problem
-    assert [zone.decided_load for zone in answer.load.zones] == [1.0, 1.0], "even, without hints"
+    assert answer.load.loads["decided"] == {"zone-a": 1.0, "zone-b": 1.0}, "even, without hints"
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,12 @@ from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_NAMESPACE, LEAS
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,
-    PredictedHints,
     decide,
     estimate,
     hint_inputs,
     is_overload,
     moves_between,
     overloaded_zone,
-    predict,
     round_shares,
 )
 from sliceplane.controllers.measured.endpoints import EndpointCounts
@@ -66,6 +64,7 @@ from sliceplane.slices.heuristics.measured import (
     source_problem,
     write_shares,
 )
+from sliceplane.slices.heuristics.sharing import Cost
 from sliceplane.slices.heuristics.types import HeuristicError
 from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.watch.cache import Change
@@ -119,7 +118,7 @@ class _Followed:
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
     swings: Swings = field(default_factory=Swings)
-    prediction: PredictedHints | None = None
+    cost: Cost | None = None
     #: a clause if the decision in effect overloads an endpoint
     overload: str = ""
 
@@ -329,13 +328,13 @@ class MeasuredZonesController(KeyedController):
         if now - followed.changed_at >= PERIOD_S:
             before = "" if followed.is_edited else current
             text = decide(inputs, before, measured._replace(shares=shares))
-        prediction = predict(inputs, text, measured.shares)
-        if text != current or followed.prediction is None:
-            followed.overload = _overload(prediction.cost.load, inputs.bound)
+        cost = inputs.cost(text, measured.shares)
+        if text != current or followed.cost is None:
+            followed.overload = _overload(cost.load, inputs.bound)
         if text != current:
             followed.changed_at = now
-            self._moves.value += moves_between(inputs.placement(current), prediction.placement)
-        followed.prediction = prediction
+            self._moves.value += moves_between(inputs.placement(current), inputs.placement(text))
+        followed.cost = cost
         return text
 
     def _problem(
@@ -383,8 +382,8 @@ class MeasuredZonesController(KeyedController):
             "Connections per second that start in a zone, at the last decision.",
             lambda: [
                 ((*name, zone), rate)
-                for name, followed, _ in self._decided()
-                for zone, rate in sorted(followed.rates.items())
+                for name, rates, _ in self._decided()
+                for zone, rate in sorted(rates.items())
             ],
             *labels,
             "zone",
@@ -393,14 +392,14 @@ class MeasuredZonesController(KeyedController):
             "gauge",
             "sliceplane_service_overload",
             "Greatest expected load of an endpoint in fair shares, at the last decision.",
-            lambda: [(name, prediction.cost.load) for name, _, prediction in self._decided()],
+            lambda: [(name, cost.load) for name, _, cost in self._decided()],
             *labels,
         )
         computed(
             "gauge",
             "sliceplane_service_cross_zone_share",
             "Part of the connections that leave their zone by hints, at the last decision.",
-            lambda: [(name, prediction.cost.crossing) for name, _, prediction in self._decided()],
+            lambda: [(name, cost.crossing) for name, _, cost in self._decided()],
             *labels,
         )
         computed(
@@ -416,12 +415,12 @@ class MeasuredZonesController(KeyedController):
             lambda: len(self._meter.capped),
         )
 
-    def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:
+    def _decided(self) -> Iterator[tuple[Labels, dict[str, float], Cost]]:
         """Yields the first ``DEMAND_SERVICES_MAX`` Services by name, if they have a decision."""
         for _, followed in sorted(self._followed.items())[:DEMAND_SERVICES_MAX]:
             meta = followed.service.metadata
-            if followed.prediction is not None:
-                yield (meta.namespace, meta.name), followed, followed.prediction
+            if followed.cost is not None:
+                yield (meta.namespace, meta.name), followed.rates, followed.cost
 
     def check(self) -> None:
         super().check()

@@ -95,8 +95,11 @@ class HintInputs:
             self.placements[text] = found
         return self.placements[text]
 
-    def cost(self, placement: Placement, shares: Mapping[str, float]) -> Cost:
-        """Returns the cost of hints if traffic has *shares*; ``crossing`` is a part of all traffic."""
+    def cost(self, hints: str | Placement, shares: Mapping[str, float]) -> Cost:
+        """Returns the cost of *hints*, or those for an annotation, if traffic has *shares*;
+        ``crossing`` is a part of all traffic. Raises ``HeuristicError``.
+        """
+        placement = self.placement(hints) if isinstance(hints, str) else hints
         total = sum(self.endpoints.values())
         cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
         return cost._replace(crossing=cost.crossing / max(total, 1))
@@ -109,13 +112,6 @@ def hint_inputs(
     meta = service.metadata
     view = ServiceView(namespace=meta.namespace, name=meta.name, annotations=meta.annotations or {})
     return HintInputs(view, endpoints, zones)
-
-
-class PredictedHints(NamedTuple):
-    """Hints, and what they cost with the measured shares."""
-
-    placement: Placement
-    cost: Cost
 
 
 def estimate(rates: Mapping[str, float], zones: tuple[ZoneView, ...]) -> Estimate:
@@ -148,14 +144,6 @@ def round_shares(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
-def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> PredictedHints:
-    """Returns the hints for the annotation *text*, and their cost if traffic has *shares*. Raises
-    ``HeuristicError``.
-    """
-    placement = inputs.placement(text)
-    return PredictedHints(placement, inputs.cost(placement, shares))
-
-
 def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
     """Returns the annotation with which hints are as they should be: *current*, or another. Raises
     ``HeuristicError``.
@@ -166,10 +154,10 @@ def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
         return current
     if read_shares(current).keys() != parts.keys():
         return text
-    new = predict(inputs, text, measured.shares).cost
-    if predict(inputs, current, _lowest(measured)).cost.load > max(inputs.bound, new.load):
+    new = inputs.cost(text, measured.shares)
+    if inputs.cost(current, _lowest(measured)).load > max(inputs.bound, new.load):
         return text
-    gain = predict(inputs, current, measured.shares).cost.crossing - new.crossing
+    gain = inputs.cost(current, measured.shares).crossing - new.crossing
     return text if gain >= GAIN + NOISE * max(measured.errors.values()) else current
 
 
@@ -182,14 +170,13 @@ def overloaded_zone(inputs: HintInputs, current: str, measured: Estimate) -> str
     """Returns the zone because of which the hints for *current* are worse than ``PreferSameZone``, and
     than the bound; "" if they are not. Raises ``HeuristicError``.
     """
-    hints = predict(inputs, current, _lowest(measured))
-    same_zone = same_zone_placement(inputs.endpoints)
-    if hints.cost.load <= max(inputs.bound, inputs.cost(same_zone, measured.shares).load):
+    same_zone = inputs.cost(same_zone_placement(inputs.endpoints), measured.shares)
+    if inputs.cost(current, _lowest(measured)).load <= max(inputs.bound, same_zone.load):
         return ""
     hinted = {
         zone: sum(
             count
-            for by_names in hints.placement.values()
+            for by_names in inputs.placement(current).values()
             for names, count in by_names.items()
             if zone in names or not names
         )

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf, log, sqrt
+from math import exp2, inf, log, sqrt
 from statistics import fmean, median
 from typing import Final
 
@@ -72,7 +72,7 @@ class _Reporter:
 
 def _weight(half_life_s: float, span_s: float) -> float:
     """Returns the weight of the last *span_s* in a moving average."""
-    return 1 - 0.5 ** (span_s / half_life_s)
+    return 1 - exp2(-span_s / half_life_s)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -102,29 +103,19 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
     why: str = ""
 
 
-class TracedZone(AnswerPart, frozen=True, kw_only=True):
-    """``demand``: the part of the connections that start in the zone. Loads are the greatest of an
-    endpoint there, in multiples of an even share: with the hints of the slices, with those that the
-    value asks for, and with ``PreferSameZone``.
-    """
-
-    zone: str
-    demand: float
-    endpoints: int
-    load: float
-    decided_load: float
-    same_zone_load: float
-
-
 class LoadView(AnswerPart, frozen=True, kw_only=True):
-    """``value``: of trafficDistribution. ``demand``: what it is taken from. ``problem``: the reason why
-    the value gives no hints.
+    """The load of zones with hints of ``value``. ``demand``: the part of the connections that start in
+    each zone, by ``origin``. ``loads``: the greatest of an endpoint in a zone, in multiples of an even
+    share, with the hints of the slices, those that the value asks for, and ``PreferSameZone``.
+    ``problem``: the reason why the value gives no hints.
     """
 
     value: str
-    demand: str
+    origin: str
     problem: str = ""
-    zones: tuple[TracedZone, ...]
+    demand: Mapping[str, float]
+    endpoints: Mapping[str, int]
+    loads: Mapping[str, Mapping[str, float]]
 
 
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):

@@ -97,7 +97,7 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
             "does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width
         )
     if answer.load is not None:
-        yield from _table(_load_title(answer.load), _LOAD_HEADS, _zones(answer.load), width)
+        yield from _load_table(answer.load, width)
     unused = [endpoint_slice for endpoint_slice in answer.slices if endpoint_slice.why]
     if unused:
         rows = [
@@ -107,26 +107,23 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
         yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
 
 
-_LOAD_HEADS = ("ZONE", "DEMAND", "ENDPOINTS", "LOAD", "DECIDED", SAME_ZONE)
-
-
-def _load_title(load: LoadView) -> str:
+def _load_table(load: LoadView, width: int | None) -> Iterator[str]:
     problem = f"; it gives no hints: {load.problem}" if load.problem else ""
-    return f"load by zone, demand by {load.demand}; 1 x is an even share{problem}"
-
-
-def _zones(load: LoadView) -> list[Row]:
-    return [
+    rows = [
         (
-            row.zone or "-",
-            f"{row.demand:.1%}",
-            str(row.endpoints),
-            factor(row.load),
-            factor(row.decided_load),
-            factor(row.same_zone_load),
+            zone or "-",
+            f"{part:.1%}",
+            str(load.endpoints[zone]),
+            *(factor(by_zone[zone]) for by_zone in load.loads.values()),
         )
-        for row in load.zones
+        for zone, part in load.demand.items()
     ]
+    yield from _table(
+        f"load by zone, demand by {load.origin}; 1 x is an even share{problem}",
+        ("ZONE", "DEMAND", "ENDPOINTS", "LOAD NOW", "DECIDED", SAME_ZONE),
+        rows,
+        width,
+    )
 
 
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")

@@ -11,8 +11,8 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.selectors.distribution import requested_distribution
 from sliceplane.controllers.measured.decision import same_zone_placement
-from sliceplane.diagnose.trace.answer import LoadView, TracedZone
-from sliceplane.diagnose.zone_loads import SAME_ZONE, cpu_weights, hint_loads, parts, read_hints
+from sliceplane.diagnose.trace.answer import LoadView
+from sliceplane.diagnose.zone_loads import SAME_ZONE, cpu_parts, hint_loads, parts, read_hints
 from sliceplane.kit.ip import Family
 from sliceplane.slices.heuristics.balanced import Balanced
 from sliceplane.slices.heuristics.measured import (
@@ -42,29 +42,16 @@ def load_view(
     if not present or not inputs.zones:
         return None
     measured = measured_shares(service)
-    demand = parts(measured or cpu_weights(inputs.zones))
+    demand = parts(measured) if measured else cpu_parts(inputs.zones)
     decided = inputs.query(_HEURISTICS[value], annotations.get(ANNOTATION_SHARES, ""))
-    loads = [
-        hint_loads(name, hints, inputs, demand)
-        for name, hints in (
-            ("", present),
-            (value, decided),
-            (SAME_ZONE, same_zone_placement(inputs.endpoints)),
-        )
-    ]
+    hints = {"now": present, "decided": decided, SAME_ZONE: same_zone_placement(inputs.endpoints)}
+    loads = {name: hint_loads(name, hints[name], inputs, demand).shares.load for name in hints}
+    zones = sorted({*demand, *inputs.endpoints})
     return LoadView(
         value=value,
-        demand=ANNOTATION_SHARES if measured else "allocatable CPU",
-        problem=loads[1].problem,
-        zones=tuple(
-            TracedZone(
-                zone=zone,
-                demand=float(demand.get(zone, 0)),
-                endpoints=inputs.endpoints.get(zone, 0),
-                load=float(loads[0].shares.load(zone)),
-                decided_load=float(loads[1].shares.load(zone)),
-                same_zone_load=float(loads[2].shares.load(zone)),
-            )
-            for zone in sorted({*demand, *inputs.endpoints})
-        ),
+        origin=ANNOTATION_SHARES if measured else "allocatable CPU",
+        problem=decided if isinstance(decided, str) else "",
+        demand={zone: float(demand.get(zone, 0)) for zone in zones},
+        endpoints={zone: inputs.endpoints.get(zone, 0) for zone in zones},
+        loads={name: {zone: float(load(zone)) for zone in zones} for name, load in loads.items()},
     )

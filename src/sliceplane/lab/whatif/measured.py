@@ -46,7 +46,7 @@ from sliceplane.diagnose.zone_loads import (
     SAME_ZONE,
     HintLoads,
     counted_nodes,
-    cpu_weights,
+    cpu_parts,
     hint_loads,
     parts,
     read_hints,
@@ -260,7 +260,7 @@ def _demand(
         else f"{source} are counted of Services that ask for {MEASURED} alone"
     )
     return ZoneDemand(
-        parts(cpu_weights(zones)),
+        cpu_parts(zones),
         "Connections start where Nodes have CPU, for want of anything better",
         unknown=(
             f"Where connections start: {why}. --weights zone-a=3,zone-b=1 says what you expect.",
@@ -313,6 +313,6 @@ def _always_unknown(
 def _decision(inputs: HintInputs, demand: ZoneDemand) -> str:
     """Returns the annotation after the controller's next decision."""
     if demand.law is None:
-        return write_shares(round_shares(demand.parts))
+        return write_shares(round_shares({zone: float(p) for zone, p in demand.parts.items()}))
     current = inputs.service.annotations.get(ANNOTATION_SHARES, "")
     return decide(inputs, current, demand.law)

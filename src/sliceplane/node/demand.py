@@ -18,7 +18,8 @@ so each of its packets counts. With TCP these are the SYNs, at most 11 in two mi
 defaults (net.ipv4.tcp_syn_retries, tcp_syn_linear_timeouts). Not counted: node ports, external
 addresses, and connections that a socket-level load balancer (Cilium) translates before any hook.
 
-**Totals** only grow while the process runs, also if the table is written anew. A new process begins
+**Totals** only grow while the process runs, also if the table is replaced, which is when destinations
+change; connections of the milliseconds between the last read and that are lost. A new process begins
 at zero.
 """
 

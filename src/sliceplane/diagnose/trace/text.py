@@ -89,6 +89,8 @@ def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
 
 
 def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> Iterator[str]:
+    if answer.load is not None:
+        yield from _load_table(answer.load, width)
     if answer.targets:
         targets = [(_share(target), *_row(target)) for target in answer.targets]
         yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
@@ -96,8 +98,6 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
         yield from _table(
             "does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width
         )
-    if answer.load is not None:
-        yield from _load_table(answer.load, width)
     unused = [endpoint_slice for endpoint_slice in answer.slices if endpoint_slice.why]
     if unused:
         rows = [

@@ -220,9 +220,9 @@ def are_counted(leases: Iterable[Lease], service: Service) -> bool:
 def _totals(lease: Lease, service: Service) -> dict[str, int]:
     """Returns the totals of *service* by the zone that the report names; "": none."""
     uid = service.metadata.uid[:UID_LENGTH]
-    keyed = read_demand(_report_of(lease)).counts.items()
-    parts = ((key.rpartition("/"), total) for key, total in keyed)
-    return {zone: total for (zone, _, of), total in parts if of == uid}
+    counts = read_demand(_report_of(lease)).counts
+    keys = [(key, *key.rpartition("/")) for key in counts]
+    return {zone: counts[key] for key, zone, _, of in keys if of == uid}
 
 
 def _report_of(lease: Lease) -> str:

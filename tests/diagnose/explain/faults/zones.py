@@ -268,6 +268,11 @@ def event_of_cap(seconds: float, reason: str = "DemandCapped") -> Edit:
 
 
 CAPPED = planted("Z18", "a_node_reports_a_million_connections", IS_MEASURED, event_of_cap(600))
+IS_COUNTED = counting("node-0", "node-1", "node-2")
+planted(
+    "Z18", "the_capped_node_is_asked_about", event_of_cap(600), IS_COUNTED, ask("node", "node-1")
+)
+nearly("Z18", "another_node_is_asked_about", event_of_cap(600), IS_COUNTED, ask("node", "node-0"))
 nearly("Z18", "a_node_was_capped_hours_ago", IS_MEASURED, event_of_cap(2 * 3600))
 nearly("Z18", "another_warning_about_its_lease", IS_MEASURED, event_of_cap(600, "Failed"))
 nearly("Z18", "nothing_is_measured_and_a_node_is_capped", event_of_cap(600))

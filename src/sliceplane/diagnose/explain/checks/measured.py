@@ -31,7 +31,7 @@ from sliceplane.controllers.measured.controller import (
     KEPT_S,
 )
 from sliceplane.controllers.measured.meter import CAP
-from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase, evidence_of
+from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, ZoneCase, evidence_of
 from sliceplane.diagnose.explain.checks.consumers import PROXIES
 from sliceplane.diagnose.explain.checks.zones import hinted_zones, hints_unavailable
 from sliceplane.diagnose.explain.facts import Facts
@@ -167,21 +167,37 @@ def _counts_connections(case: ServiceCase) -> bool:
     return is_measured(case.service) and demand_source(case.service) == CONNECTIONS
 
 
+def node_reads(case: NodeCase) -> Iterator[Selection]:
+    lease = case.facts.get(LEASES, LEASE_NAMESPACE, f"{LEASE_PREFIX}{case.name}")
+    if lease is not None and (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND):
+        yield warnings_in(LEASE_NAMESPACE)
+
+
 def capped(case: ServiceCase) -> Iterable[Finding]:
     """Z18: nodes whose reports count only in part; the same for each Service, so told once."""
     for event in case.facts.derived(_capped_events) if _counts_connections(case) else ():
-        node = event.involved_object.name.removeprefix(LEASE_PREFIX)
-        yield case.finding(
-            "Z18",
-            f"node {node} reports more than {CAP:g} times the connections of the median of its "
-            "zone's nodes, and counts as that much",
-            evidence_of(EVENTS, event, "reason", event.reason),
-            subject=ObjectName(NODES.resource.key, NODES.resource.kind, "", node),
-            effect="hints of Services with measured zones follow its clients in part only",
-            remedy="nothing for a gateway or a load test, else see who may write its Lease; its "
-            f"clients: kubectl get pods -A --field-selector spec.nodeName={node}",
-            certainty="likely",
-        )
+        yield _capped(case, event)
+
+
+def capped_node(case: NodeCase) -> Iterable[Finding]:
+    for event in case.facts.derived(_capped_events):
+        if event.involved_object.name == f"{LEASE_PREFIX}{case.name}":
+            yield _capped(case, event)
+
+
+def _capped(case: ServiceCase | NodeCase, event: FullEvent) -> Finding:
+    node = event.involved_object.name.removeprefix(LEASE_PREFIX)
+    return case.finding(
+        "Z18",
+        f"node {node} reports more than {CAP:g} times the connections of the median of its zone's "
+        "nodes, and counts as that much",
+        evidence_of(EVENTS, event, "reason", event.reason),
+        subject=ObjectName(NODES.resource.key, NODES.resource.kind, "", node),
+        effect="hints of Services with measured zones follow its clients in part only",
+        remedy="nothing for a gateway or a load test, else see who may write its Lease; its "
+        f"clients: kubectl get pods -A --field-selector spec.nodeName={node}",
+        certainty="likely",
+    )
 
 
 def _capped_events(facts: Facts) -> list[FullEvent]:

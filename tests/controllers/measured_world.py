@@ -20,7 +20,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Servi
 from sliceplane.consume.demand import MEASURED, write_demand
 from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_PREFIX
 from sliceplane.controllers.measured.controller import CONDITION, MeasuredZonesController
-from sliceplane.controllers.measured.decision import HintInputs, predict
+from sliceplane.controllers.measured.decision import HintInputs
 from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES
 from sliceplane.slices.heuristics.sharing import Cost, cost_of
 from sliceplane.slices.heuristics.types import ServiceView, ZoneView
@@ -222,7 +222,7 @@ class MeasuredWorld:
         whole = sum(demand.values())
         parts = {zone: demand.get(zone, 0.0) / whole for zone in self.endpoints}
         inputs = HintInputs(view, {z: n for z, n in self.endpoints.items() if n}, self.views)
-        return predict(inputs, self.shares if shares is None else shares, parts).cost
+        return inputs.cost(self.shares if shares is None else shares, parts)
 
     def least_crossing(self, demand: Mapping[str, float], overload: float = 0.2) -> float:
         """The linear programme's optimum: what zones cannot carry themselves within the bound."""

@@ -151,7 +151,7 @@ def test_zones_that_a_server_reports_no_longer_cost_no_memory() -> None:
         zone = f"zone-{now // 10}" if now < 200 else "zone-a"
         meter.on_requests("s", f"{zone}/uid00000:{now}", float(now))
     assert meter.request_rates("uid00000", 3990.0) == {"zone-a": pytest.approx(1.0)}
-    assert list(meter._requests._sums[""]) == ["zone-a/uid00000"]
+    assert list(meter._requests._averages[""]) == ["zone-a/uid00000"]
 
 
 def test_a_view_reports_for_services_of_its_namespace_and_zones_with_nodes_alone() -> None:
@@ -166,7 +166,7 @@ def test_a_view_reports_for_services_of_its_namespace_and_zones_with_nodes_alone
     meter.on_node("n1", "", is_expected=False)
     meter.on_requests("bank/v", "zone-b/bank0000:9999", 4000.0, "bank")
     assert meter.request_rates("bank0000", 4600.0) is None
-    assert not any("zone-x" in key for key in meter._requests._sums[""])
+    assert not any("zone-x" in key for key in meter._requests._averages[""])
 
 
 def test_the_steps_of_many_nodes_with_few_connections_show_in_their_sum() -> None:

@@ -17,7 +17,6 @@ from sliceplane.controllers.measured.decision import (
     estimate,
     moves_between,
     overloaded_zone,
-    predict,
     round_shares,
 )
 from sliceplane.controllers.measured.meter import WINDOW_S
@@ -91,18 +90,18 @@ def test_hints_that_are_good_enough_stay() -> None:
     much = estimate(SKEWED, views("abc"))
     changed = decide(inputs(), even, much)
     assert changed != even
-    before, after = (predict(inputs(), text, much.shares) for text in (even, changed))
-    assert before.cost.load > 2.2
-    assert after.cost.load <= 1.2
-    assert 10 <= moves_between(before.placement, after.placement) <= 12
+    before, after = (inputs().cost(text, much.shares) for text in (even, changed))
+    assert before.load > 2.2
+    assert after.load <= 1.2
+    assert 10 <= moves_between(inputs().placement(even), inputs().placement(changed)) <= 12
 
 
 def test_hints_change_if_that_keeps_traffic_in_its_zone() -> None:
     skewed = decide(inputs(), "", estimate(SKEWED, views("abc")))
     even = estimate({"a": 36.0, "b": 33.0, "c": 31.0}, views("abc"))
     changed = decide(inputs(), skewed, even)
-    assert predict(inputs(), skewed, even.shares).cost.crossing > 0.05
-    assert predict(inputs(), changed, even.shares).cost.crossing == 0
+    assert inputs().cost(skewed, even.shares).crossing > 0.05
+    assert inputs().cost(changed, even.shares).crossing == 0
 
 
 def test_a_zone_that_comes_or_goes_is_a_reason() -> None:
@@ -130,6 +129,7 @@ def test_a_decision_finds_the_hints_of_an_annotation_once(monkeypatch: pytest.Mo
     current = "a=22/64,b=21/64,c=21/64"
     overloaded_zone(world, current, skewed)
     text = decide(world, current, skewed)
-    before, after = (predict(world, each, skewed.shares) for each in (current, text))
-    assert moves_between(before.placement, after.placement)
+    before, after = (world.cost(each, skewed.shares) for each in (current, text))
+    assert before.load > after.load
+    assert moves_between(world.placement(current), world.placement(text))
     assert sorted(asked) == sorted({current, text})

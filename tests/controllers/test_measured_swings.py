@@ -18,7 +18,6 @@ from sliceplane.controllers.measured.decision import (
     HintInputs,
     decide,
     estimate,
-    predict,
     round_shares,
 )
 from sliceplane.slices.heuristics.measured import PARTS, write_shares
@@ -125,9 +124,7 @@ def test_no_hints_cost_less_after_a_change() -> None:
         inputs(TWELVE), "", estimate({zone: 10 * rate for zone, rate in SKEWED.items()}, VIEWS)
     )
     after = [dict(zip("abc", each, strict=True)) for each in permutations((0.8, 0.15, 0.05))]
-    assert max(predict(inputs(TWELVE), ours, each).cost.load for each in after) == pytest.approx(
-        4.8
-    )
+    assert max(inputs(TWELVE).cost(ours, each).load for each in after) == pytest.approx(4.8)
 
 
 @effort(200)
@@ -142,7 +139,7 @@ def test_any_change_costs_at_most_what_a_zone_lent(
     """A zone that keeps the part k of its endpoints has 1 / k times the load of PreferSameZone."""
     endpoints = dict(zip("abc", counts, strict=True))
     shares = {zone: part / sum(parts) for zone, part in zip("abc", parts, strict=True)}
-    hints = predict(inputs(endpoints), write_shares(round_shares(shares)), shares).placement
+    hints = inputs(endpoints).placement(write_shares(round_shares(shares)))
     if any(len(names) != 1 for by in hints.values() for names in by):
         return  # few endpoints: zones share some
     keep = min(by.get((zone,), 0) / counts["abc".index(zone)] for zone, by in hints.items())
@@ -169,7 +166,7 @@ def test_hints_for_peaks_are_never_worse_than_same_zone(
     """
     endpoints = dict(zip("abc", counts, strict=True))
     shares = {zone: peak / sum(peaks) for zone, peak in zip("abc", peaks, strict=True)}
-    hints = predict(inputs(endpoints), write_shares(round_shares(shares)), shares).placement
+    hints = inputs(endpoints).placement(write_shares(round_shares(shares)))
     total = sum(counts)
     demand = {z: p * part * total for z, p, part in zip("abc", peaks, parts, strict=True)}
     same_zone = max(p * total / endpoints[zone] for zone, p in zip("abc", peaks, strict=True))

@@ -24,11 +24,10 @@ from sliceplane.controllers.measured.controller import (
     SHARES_REPLACED,
     WARMING_S,
     MeasuredZonesController,
-    read_weights,
 )
-from sliceplane.controllers.measured.decision import HintInputs, predict
+from sliceplane.controllers.measured.decision import HintInputs
 from sliceplane.lab.sim.cluster import Cluster
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, read_shares
+from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, read_shares, read_weights
 from sliceplane.slices.heuristics.shipped import find_shipped
 
 DAY_S = 86_400
@@ -103,9 +102,7 @@ def test_a_tenant_who_opens_a_million_connections_is_bounded() -> None:
     world.run(600, EVEN)
     world.run(600, EVEN | {"c": 10_000.0})
     assert world.cost(EVEN).load <= 12 * 1.2, "each zone keeps an endpoint"
-    hinted = predict(
-        HintInputs(PLAIN, TWELVE, world.views), world.shares, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
-    ).placement
+    hinted = HintInputs(PLAIN, TWELVE, world.views).placement(world.shares)
     for zone in TWELVE:
         assert any(zone in names for by in hinted.values() for names in by)
     world.run(900, EVEN)
@@ -232,7 +229,8 @@ def test_weights_that_are_taken_back_at_once_are_no_measurement() -> None:
     ],
 )
 def test_forms_of_weights(text: str, weights: dict[str, float]) -> None:
-    assert read_weights(text) == weights
+    assert read_weights(f"weights:{text}") == weights
+    assert not read_weights(text), "the source is another"
 
 
 def test_shares_that_are_edited_hold_until_the_next_decision() -> None:
@@ -262,9 +260,9 @@ def test_the_condition_says_the_overload_that_no_hints_avoid() -> None:
     assert (condition["status"], condition["reason"]) == ("True", "Measured")
     said = re.search(r"carry (.*) fair shares, .* 1\.2 are allowed$", condition["message"])
     assert said
-    prediction = world.controller._followed["shop/web"].prediction
-    assert prediction is not None
-    assert prediction.cost.load == pytest.approx(float(said[1]), abs=0.1)
+    cost = world.controller._followed["shop/web"].cost
+    assert cost is not None
+    assert cost.load == pytest.approx(float(said[1]), abs=0.1)
     assert float(said[1]) > 1.3
     writes = len(world.status_writes)
     world.run(200, zones)

@@ -91,7 +91,6 @@ def update(demand: ServiceDemand, kernel: Kernel, *, fails: bool = False) -> int
             demand.on_failed(family)
             continue
         kernel.run(family, transaction)
-        demand.on_written(family)
         written += 1
     return written
 
@@ -266,7 +265,6 @@ def test_a_counter_that_another_program_resets() -> None:
     demand.on_service(None, asking("a", 1))
     demand.on_counts("IPv4", None)
     demand.take_transaction("IPv4")
-    demand.on_written("IPv4")
     for count, total in ((7, 7), (2, 9), (2, 9), (5, 12)):
         demand.on_counts("IPv4", {packed: count, b"strange": 99})
         assert demand.totals() == {"0000000a": total}
@@ -281,7 +279,6 @@ def test_a_service_made_anew_begins_at_zero_on_either_order_of_events() -> None:
         demand.on_service(None, first)
         demand.on_counts("IPv4", None)
         demand.take_transaction("IPv4")
-        demand.on_written("IPv4")
         demand.on_counts("IPv4", {packed: 5})
         for old, new in changes:
             demand.on_service(old, new)
@@ -306,7 +303,6 @@ def test_the_table_is_bounded() -> None:
         transaction = demand.take_transaction("IPv4")
         if transaction is not None:
             kernel.run(transaction)
-            demand.on_written("IPv4")
         elements = kernel.tables[demand_table("IPv4")].containers[SERVICES.name].elements
         assert len(elements) == DESTINATIONS_MAX
         return {key[0] for key in elements}

@@ -29,8 +29,13 @@ from sliceplane.xds.io import server
 from sliceplane.xds.io.admission import AdmissionConfig
 from sliceplane.xds.io.load import LOAD_PATH, LoadStreams
 from sliceplane.xds.streams.actions import VisibleNamespaces
-from sliceplane.xds.streams.load import REQUESTS_MAX, LoadTotals, load_request, read_load
-from sliceplane.xds.streams.requests import LOAD_CLUSTERS_MAX, RequestError
+from sliceplane.xds.streams.messages import load_request
+from sliceplane.xds.streams.requests import (
+    LOAD_CLUSTERS_MAX,
+    LOAD_REQUESTS_MAX,
+    RequestError,
+    read_load_stats,
+)
 
 ANNOTATIONS = {
     "service.kubernetes.io/topology-mode": MEASURED,
@@ -82,33 +87,25 @@ def test_requests_of_all_localities_add_up(
     expected: dict[str, int] = {}
     for name, localities in reported:
         added = sum(count + (not counts_issued) for count, counts_issued in localities)
-        expected[name] = min(expected.get(name, 0) + added, REQUESTS_MAX)
-    report = read_load(message)
-    assert report.requests == expected
-    assert report.node is not None
-    assert report.node.zone == "zone-a"
+        if localities:
+            expected[name] = min(expected.get(name, 0) + added, LOAD_REQUESTS_MAX)
+    client, requests = read_load_stats(message)
+    assert requests == expected
+    assert client is not None
+    assert client.zone == "zone-a"
 
 
 @given(st.binary(max_size=200))
 def test_whatever_a_client_sends_is_a_report_or_refused(message: bytes) -> None:
     requests: dict[str, int] = {}
     with suppress(RequestError):
-        requests = read_load(message).requests
-    assert all(0 <= count <= REQUESTS_MAX for count in requests.values())
+        _, requests = read_load_stats(message)
+    assert all(0 <= count <= LOAD_REQUESTS_MAX for count in requests.values())
 
 
 def test_a_report_of_too_many_clusters_is_read_up_to_the_bound() -> None:
     message = b"".join(stats(f"ns/s{number}:80", locality(1)) for number in range(10_000))
-    assert len(read_load(message).requests) <= LOAD_CLUSTERS_MAX + 16
-
-
-def test_totals_of_a_service_that_is_gone_are_forgotten() -> None:
-    totals = LoadTotals()
-    totals.add("zone-a", "11111111", 3)
-    totals.add("zone-a", "22222222", 4)
-    totals.add("zone-b", "11111111", 5)
-    assert totals.counts({"11111111"}) == {"zone-a/11111111": 3, "zone-b/11111111": 5}
-    assert totals.counts({"22222222"}) == {}
+    assert len(read_load_stats(message)[1]) <= LOAD_CLUSTERS_MAX + 16
 
 
 class Reporting:
@@ -207,6 +204,35 @@ async def test_reports_of_a_client_whose_right_is_gone_do_not_count() -> None:
     assert streams.counts() == {"zone-a/11111111": 3}
     await streams.review()
     assert len(sent) == 2, "nothing changed"
+
+
+async def test_totals_of_a_service_that_is_gone_are_forgotten() -> None:
+    catalog = XdsCatalog(XdsConfig(), "p")
+    for zone in ("zone-a", "zone-b"):
+        catalog.on_node(None, make_node(f"n-{zone}", zone))
+    measured = catalog.shared.measured
+    measured |= {"shop/web:http": "11111111", "shop/cart:http": "22222222"}
+    catalog.on_synced()
+
+    async def visibility(user: User) -> VisibleNamespaces:
+        return VisibleNamespaces()
+
+    clock = count(100.0, 10.0)
+    streams = LoadStreams(catalog, AdmissionConfig(), lambda: next(clock), visibility)
+    for zone, web in (("zone-a", 3), ("zone-b", 5)):
+        sent: list[bytes] = []
+        call: Any = Mock(user=User(name="ana"), send=sent.append)
+        streams.opened(call)
+        streams.message(call, node(zone))
+        assert await eventually(lambda sent=sent: sent, bool)
+        report = stats("shop/web:http", locality(web)) + stats("shop/cart:http", locality(4))
+        streams.message(call, report)
+    del measured["shop/cart:http"]
+    assert streams.counts() == {"zone-a/11111111": 3, "zone-b/11111111": 5}
+    del measured["shop/web:http"]
+    assert streams.counts() == {}
+    measured["shop/web:http"] = "11111111"
+    assert streams.counts() == {}
 
 
 async def test_a_client_of_an_unknown_zone_is_not_asked(

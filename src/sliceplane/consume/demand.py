@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
 from sliceplane.api.selectors.distribution import requested_distribution
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.kit.names import check_label_value
 
 MEASURED: Final = "sliceplane.dev/Measured"
@@ -37,8 +38,11 @@ UID_LENGTH: Final = 8
 #: a counter of the kernel has 64 bits; JSON readers keep 53
 COUNT_MAX: Final = 2**53
 #: the reports of nodes as they should be, with less than ``COUNT_MAX`` everywhere
-_ENTRY: Final = f"[0-9A-Za-z]{{{UID_LENGTH}}}:[0-9]{{1,15}}"
+_UID: Final = f"[0-9A-Za-z]{{{UID_LENGTH}}}"
+_ENTRY: Final = f"{_UID}:[0-9]{{1,15}}"
 _REPORT: Final = re.compile(f"{_ENTRY}(?:,{_ENTRY})*")
+#: key, zone and total of an entry that may be of a server or view
+_ANY_ENTRY: Final = re.compile(f"((?:([^/:]+)/)?{_UID}):([0-9]{{1,{len(str(COUNT_MAX))}}})")
 
 
 class Demand(NamedTuple):
@@ -84,22 +88,20 @@ def read_demand(text: str) -> Demand:
         counts = {}
     invalid = 0
     for entry in text.split(",") if text else ():
-        key, _, digits = entry.partition(":")
-        zone, slash, uid = key.rpartition("/")
-        valid = (
-            bool(zone) == bool(slash)
-            and not check_label_value(zone)
-            and len(uid) == UID_LENGTH
-            and uid.isascii()
-            and uid.isalnum()
-            and digits.isascii()
-            and digits.isdecimal()
-            and len(digits) <= len(str(COUNT_MAX))
-            and int(digits) <= COUNT_MAX
-            and key not in counts
-        )
-        if valid:
-            counts[key] = int(digits)
+        match = _ANY_ENTRY.fullmatch(entry)
+        key, zone, total = match.groups(default="") if match else ("", "", "0")
+        if key and key not in counts and not check_label_value(zone) and int(total) <= COUNT_MAX:
+            counts[key] = int(total)
         else:
             invalid += 1
     return Demand(counts, invalid)
+
+
+def count_since(before: int, total: int) -> int:
+    """Returns the connections between two reads of a total. A lower one is that of a new counter."""
+    return total - before if total >= before else total
+
+
+def demand_source(service: Service) -> str:
+    """Returns the value of the annotation that names the source of demand."""
+    return (service.metadata.annotations or {}).get(ANNOTATION_DEMAND, CONNECTIONS)

@@ -223,12 +223,8 @@ class TrafficDistributionController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         """Takes the answer before the cache shows it, so that nothing is written twice."""
-        for answer in done.results:
-            cached = self._services.get(done.job.key)
-            if answer and cached is not None:
-                service = decode(answer, Service)
-                if service.metadata.uid == cached.metadata.uid and not is_outdated(service, cached):
-                    self._services[done.job.key] = service
+        if (cached := self._services.get(done.job.key)) is not None:
+            self._services[done.job.key] = newest_answer(done, cached)
 
     def _verdicts(self, key: str, service: Service, now: float) -> tuple[DesiredCondition, ...]:
         if not service.spec.traffic_distribution:
@@ -405,6 +401,15 @@ def is_outdated(observed: Service, cached: Service) -> bool:
     return is_same and is_older(
         observed.metadata.resource_version, cached.metadata.resource_version
     )
+
+
+def newest_answer(done: Done, cached: Service) -> Service:
+    """Returns the Service of the server's answers to *done*, or *cached* if that is newer."""
+    for answer in filter(None, done.results):
+        service = decode(answer, Service)
+        if service.metadata.uid == cached.metadata.uid and not is_outdated(service, cached):
+            cached = service
+    return cached
 
 
 def _endpoints_of(observed: EndpointSlice) -> _Endpoints:

@@ -1,6 +1,6 @@
 """New connections of this node's clients to the Services that ask for ``sliceplane.dev/Measured``:
-the destinations that the kernel counts, the transactions that keep its table current, and the total
-of each Service.
+the destinations that the kernel counts, the transactions that replace its table when they change, and
+the total of each Service.
 
 ```
 prerouting, output  -110  nat  -> a set of destinations, each with a counter of packets
@@ -18,19 +18,19 @@ so each of its packets counts. With TCP these are the SYNs, at most 11 in two mi
 defaults (net.ipv4.tcp_syn_retries, tcp_syn_linear_timeouts). Not counted: node ports, external
 addresses, and connections that a socket-level load balancer (Cilium) translates before any hook.
 
-**Totals** only grow while the process runs, also if the table is written anew. A new process begins
+**Totals** only grow while the process runs, also if the table is replaced, which is when destinations
+change; connections of the milliseconds between the last read and that are lost. A new process begins
 at zero.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
-from sliceplane.consume.demand import COUNT_MAX, UID_LENGTH, is_measured
+from sliceplane.consume.demand import COUNT_MAX, UID_LENGTH, count_since, is_measured
 from sliceplane.kit.ip import Family, parse_lenient
 from sliceplane.node.nft.netlink.containers import PROTOCOLS, pack_key
 from sliceplane.node.nft.objects import (
@@ -39,8 +39,6 @@ from sliceplane.node.nft.objects import (
     AddElements,
     AddRule,
     AddTable,
-    Command,
-    DeleteElements,
     DeleteTable,
     Hook,
     Key,
@@ -73,39 +71,61 @@ def demand_table(family: Family) -> TableRef:
     return TableRef(NFT_FAMILIES[family], TABLE)
 
 
+class _Destination(NamedTuple):
+    """``packed``: the ``key`` in the kernel. ``uid``: the first characters of its Service's UID."""
+
+    family: Family
+    packed: bytes
+    key: Key
+    uid: str
+
+
 class ServiceDemand:
-    """For each family in turn: ``on_counts``, ``take_transaction``, then ``on_written`` or
-    ``on_failed``.
+    """For each family in turn: ``on_counts``, ``take_transaction``, and ``on_failed`` if the kernel
+    did not apply the transaction.
     """
 
     def __init__(self, families: tuple[Family, ...]) -> None:
         self.families: Final = families
-        #: the Services (namespace/name) of the desired destinations, by key in the kernel
-        self._desired: dict[Family, dict[bytes, str]] = {family: {} for family in families}
+        #: by key in the kernel
+        self._desired: dict[Family, dict[bytes, _Destination]] = {family: {} for family in families}
         #: packets at the last read, by key in the kernel; ``None``: the table may have any contents
         self._read: dict[Family, dict[bytes, int] | None] = dict.fromkeys(families)
-        #: what ``_read`` is after the transaction under way
-        self._pending: dict[Family, dict[bytes, int]] = {}
-        #: the first characters of the UID, and connections since the Service asked, by Service
-        self._uids: dict[str, str] = {}
+        #: connections since the Service asked, by the first characters of its UID
         self._connections: dict[str, int] = {}
 
     def on_service(self, old: Service | None, new: Service | None) -> None:
         """Notes a change of a Service."""
-        before = _destinations_by_family(old, self.families)
-        after = _destinations_by_family(new, self.families)
-        if old is not None and before and (not after or _uid(old) != _uid(new)):
-            del self._uids[old.metadata.key], self._connections[old.metadata.key]
-        if new is not None and after:
-            self._uids[new.metadata.key] = _uid(new)
-            self._connections.setdefault(new.metadata.key, 0)
-        for family, desired in self._desired.items():
-            kept = after.get(family, {})
-            for packed, service in before.get(family, {}).items():
-                # A Service that has taken over the address may have been observed before.
-                if packed not in kept and desired.get(packed) == service:
-                    del desired[packed]
-            desired.update(kept)
+        before, after = _uid(old), _uid(new)
+        if before != after:
+            self._connections.pop(before, None)
+        if after:
+            self._connections.setdefault(after, 0)
+        kept = dict.fromkeys(self._destinations(new))
+        for destination in self._destinations(old):
+            desired = self._desired[destination.family]
+            # A Service that has taken over the address may have been observed before.
+            if destination not in kept and desired.get(destination.packed) == destination:
+                del desired[destination.packed]
+        for destination in kept:
+            self._desired[destination.family][destination.packed] = destination
+
+    def _destinations(self, service: Service | None) -> Iterator[_Destination]:
+        """Yields the destinations of a Service that asks."""
+        uid = _uid(service)
+        if service is None or not uid:
+            return
+        spec = service.spec
+        for text in spec.cluster_ips or (spec.cluster_ip,):
+            address = parse_lenient(text)
+            family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
+            if address is None or family not in self.families:
+                continue
+            for port in spec.ports or ():
+                protocol = port.protocol.lower()
+                if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
+                    key = (str(address), protocol, port.port)
+                    yield _Destination(family, pack_key(key, NFT_FAMILIES[family]), key, uid)
 
     def is_table_possible(self, family: Family) -> bool:
         """Returns True if the kernel has, or may have, a table of *family*."""
@@ -122,35 +142,22 @@ class ServiceDemand:
             for packed in read.keys() & counts.keys():
                 before, count = read[packed], counts[packed]
                 read[packed] = count
-                service = self._desired[family].get(packed)
-                if service is not None:
-                    # A lower count: another program reset the counter.
-                    new = count - before if count >= before else count
-                    self._connections[service] += new
+                destination = self._desired[family].get(packed)
+                if destination is not None:
+                    total = self._connections.get(destination.uid, 0)
+                    self._connections[destination.uid] = total + count_since(before, count)
 
     def take_transaction(self, family: Family) -> Transaction | None:
-        """Returns the transaction that makes the kernel count the desired destinations."""
+        """Returns the transaction that makes the kernel count the desired destinations. It replaces
+        the table, whose counts were read before.
+        """
         table = demand_table(family)
         desired = dict(islice(self._desired[family].items(), DESTINATIONS_MAX))
         read = self._read[family]
-        if not desired or not read:
-            self._pending[family] = dict.fromkeys(desired, 0)
-            if desired:
-                return _whole_table(table, desired)
-            return None if read == {} else deletion(table)
-        self._pending[family] = {packed: read.get(packed, 0) for packed in desired}
-        commands: list[Command] = []
-        removed = tuple(_unpacked(packed) for packed in read if packed not in desired)
-        if removed:
-            commands.append(DeleteElements(SERVICES.name, removed))
-        added = tuple((_unpacked(packed), None) for packed in desired if packed not in read)
-        if added:
-            commands.append(AddElements(SERVICES.name, added))
-        return Transaction(table, tuple(commands)) if commands else None
-
-    def on_written(self, family: Family) -> None:
-        """Notes that the kernel applied the last transaction of *family*."""
-        self._read[family] = self._pending.pop(family)
+        if read is not None and read.keys() == desired.keys():
+            return None
+        self._read[family] = dict.fromkeys(desired, 0)
+        return _whole_table(table, desired.values()) if desired else deletion(table)
 
     def on_failed(self, family: Family) -> None:
         """Notes that the contents of the table are unknown."""
@@ -163,14 +170,11 @@ class ServiceDemand:
 
     def totals(self) -> dict[str, int]:
         """Returns the connections of each Service that asks, by the first characters of its UID."""
-        totals: dict[str, int] = {}
-        for service, uid in self._uids.items():
-            totals[uid] = min(totals.get(uid, 0) + self._connections[service], COUNT_MAX)
-        return totals
+        return {uid: min(count, COUNT_MAX) for uid, count in self._connections.items()}
 
 
-def _whole_table(table: TableRef, desired: Iterable[bytes]) -> Transaction:
-    elements = tuple((_unpacked(packed), None) for packed in desired)
+def _whole_table(table: TableRef, desired: Iterable[_Destination]) -> Transaction:
+    elements = tuple((destination.key, None) for destination in desired)
     rules = tuple(AddRule(chain.name, _RULE) for chain in _CHAINS)
     commands = (AddTable(), DeleteTable(), AddTable(), *_CHAINS, AddContainer(SERVICES))
     return Transaction(table, (*commands, AddElements(SERVICES.name, elements), *rules), full=True)
@@ -182,31 +186,3 @@ def _uid(service: Service | None) -> str:
         return ""
     uid = service.metadata.uid[:UID_LENGTH]
     return uid if len(uid) == UID_LENGTH and uid.isascii() and uid.isalnum() else ""
-
-
-def _destinations_by_family(
-    service: Service | None, families: tuple[Family, ...]
-) -> dict[Family, dict[bytes, str]]:
-    """Returns the Service's name by key in the kernel; empty if the Service does not ask."""
-    if service is None or not _uid(service):
-        return {}
-    spec = service.spec
-    destinations: dict[Family, dict[bytes, str]] = {family: {} for family in families}
-    for text in spec.cluster_ips or (spec.cluster_ip,):
-        address = parse_lenient(text)
-        family: Family = "IPv6" if address is not None and address.version == 6 else "IPv4"
-        if address is None or family not in destinations:
-            continue
-        for port in spec.ports or ():
-            protocol = port.protocol.lower()
-            if protocol in PROTOCOLS and 0 < port.port <= _PORT_MAX:
-                packed = pack_key((str(address), protocol, port.port), NFT_FAMILIES[family])
-                destinations[family][packed] = service.metadata.key
-    return destinations
-
-
-def _unpacked(packed: bytes) -> Key:
-    """Returns address, protocol and port of a key in the kernel."""
-    address, protocol, port = packed[:-8], packed[-8], packed[-4:-2]
-    name = next(name for name, number in PROTOCOLS.items() if number == protocol)
-    return str(ipaddress.ip_address(address)), name, int.from_bytes(port, "big")

@@ -10,9 +10,8 @@ from typing import Final, Literal, NamedTuple, cast
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.service_rules import is_port
-from sliceplane.consume.demand import REQUESTS, UID_LENGTH, is_measured
+from sliceplane.consume.demand import REQUESTS, UID_LENGTH, demand_source, is_measured
 from sliceplane.consume.model import ServiceKey, canonical_of
-from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.xds.names import PortKey, parse_key
 
@@ -89,7 +88,7 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
     families = tuple(
         each for family in spec.ip_families or () for each in FAMILIES if each == family
     )
-    reports = is_measured(service) and annotations.get(ANNOTATION_DEMAND) == REQUESTS
+    reports = is_measured(service) and demand_source(service) == REQUESTS
     measured = service.metadata.uid[:UID_LENGTH] if reports else ""
     settings: dict[str, PortSettings] = {}
     for port in ports:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.diagnose.explain.faults.zones import IS_MEASURED, hint, measured
-from tests.diagnose.explain.world import World, healthy
+from tests.diagnose.explain.faults.zones import CAPPED, IS_MEASURED, hint, measured
+from tests.diagnose.explain.world import World, add_service, healthy
 
 from sliceplane.diagnose.explain.question import ExplainQuestion
 
@@ -48,3 +48,18 @@ def test_a_zone() -> None:
         "zone-b: 25% of the connections to shop/cart start in it, its endpoints also serve zone-a"
     )
     assert not healthy().ask(ExplainQuestion("zone", "zone-b")).summary
+
+
+def test_lint_names_a_capped_node_once_for_all_services() -> None:
+    world = healthy()
+    CAPPED(world)
+    add_service(world, "search")
+    search, cart = (world.get("Service", "shop", name) for name in ("search", "cart"))
+    for part in ("annotations", "conditions"):
+        where = "metadata" if part == "annotations" else "status"
+        search.setdefault(where, {})[part] = cart[where][part]
+    for question in (ExplainQuestion("everything"), ExplainQuestion("everything", "", "shop")):
+        findings = world.ask(question).findings
+        (finding,) = [finding for finding in findings if finding.code == "Z18"]
+        assert (finding.subject.kind, finding.subject.name) == ("Node", "node-1")
+        assert not [name for name in ("cart", "search") if name in finding.sentence]

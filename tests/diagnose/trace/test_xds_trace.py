@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from tests.diagnose.trace.traced import (
+    FOUR,
     NODES,
+    READY_NODES,
     TWO,
     ZONES,
     ask,
+    asking,
     ep,
     node,
     service,
@@ -79,6 +82,17 @@ def test_a_client_on_a_node_is_told_what_the_node_would_do(
     }
     assert (by_xds.arrives, by_xds.reason) == (by_node.arrives, by_node.reason)
     assert by_xds.hints == by_node.hints
+
+
+@pytest.mark.parametrize("spec", [{}, LOCAL], ids=["Cluster", "Local"])
+def test_the_load_of_zones_is_that_of_the_packet(spec: dict[str, str]) -> None:
+    measured = asking("sliceplane.dev/Measured", "zone-a=48/64,zone-b=16/64", **spec)
+    objects = (measured, slice_of("api-1", [*FOUR]), *READY_NODES)
+    answer = given(*objects)
+    assert answer.load == ask(*objects).load
+    assert (answer.load is None) is bool(spec)
+    assert ("load by zone" in as_text(answer, 80)) is not bool(spec)
+    assert given(*objects, nodes=False).load is None, "no Node, no zone"
 
 
 def test_the_answer_reads_so() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
+from sliceplane.api.meta import Condition
 from sliceplane.consume.model import ServiceKey
 from sliceplane.diagnose.trace.answer import TraceAnswer
 from sliceplane.diagnose.trace.cluster import TracedCluster
@@ -108,6 +111,28 @@ ZONES = (
 )
 TWO = (ep("10.1.1.1", "api-1", "node-a", "zone-a"), ep("10.1.2.1", "api-3", "node-b", "zone-b"))
 REMOTE = TWO[1:]
+FOUR = (*ZONES, ep("10.1.2.2", "api-4", "node-b", "zone-b", hint="zone-b"))
+
+
+def ready_node(name: str, zone: str, ip: str) -> Node:
+    plain = node(name, zone, ip)
+    ready = Condition(type="Ready", status="True")
+    status = replace(plain.status, conditions=(ready,), allocatable={"cpu": "4"})
+    return replace(plain, status=status)
+
+
+READY_NODES = (
+    ready_node("node-a", "zone-a", "192.0.2.1"),
+    ready_node("node-b", "zone-b", "192.0.2.2"),
+)
+
+
+def asking(value: str, shares: str = "", **spec: Any) -> Service:
+    annotations = {"service.kubernetes.io/topology-mode": value}
+    if shares:
+        annotations["sliceplane.dev/measured-shares"] = shares
+    plain = service(**spec)
+    return replace(plain, metadata=replace(plain.metadata, annotations=annotations))
 
 
 def ask(

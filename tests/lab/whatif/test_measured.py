@@ -22,7 +22,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Leases, Services
-from sliceplane.cli.lab.what_if_measured import ReadReports, read_reports
+from sliceplane.cli.lab.what_if_measured import read_reports
 from sliceplane.cli.main import main
 from sliceplane.consume.demand import MEASURED
 from sliceplane.kit.times import format_micro_time
@@ -193,7 +193,7 @@ class Server:
         return type("Page", (), {"items": list(map(encode, answer)), "continue_token": ""})()
 
 
-def read(cluster: Cluster, *answers: list[Lease] | StatusError) -> ReadReports:
+def read(cluster: Cluster, *answers: list[Lease] | StatusError) -> CountedDemand:
     server = Server(*answers)
     reports = asyncio.run(read_reports(cast("Any", server), state_of(cluster), SERVICE))
     assert not server.answers, "each was asked for"
@@ -206,10 +206,8 @@ def test_reports_are_read_twice_where_the_service_is_counted(
     monkeypatch.setattr(measured, "COUNTED_S", 1.0)
     name = "sliceplane-proxy-node-b-1"
     first, last = [lease(name, 0, f"{UID}:10")], [lease(name, 10, f"{UID}:60")]
-    assert read(cluster, first, last).counted == CountedDemand(
-        {"zone-b": 5.0}, frozenset({"node-b-1"})
-    )
-    assert read(cluster, [lease(name, 0, "aaaaaaaa:10")]) == ReadReports(), "once"
+    assert read(cluster, first, last) == CountedDemand({"zone-b": 5.0}, frozenset({"node-b-1"}))
+    assert read(cluster, [lease(name, 0, "aaaaaaaa:10")]) == CountedDemand(), "once"
 
 
 def test_without_the_right_to_read_reports_the_answer_says_so(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -32,20 +32,13 @@ _PARAMETERS: Final = (
 )
 
 
-class ReadReports(NamedTuple):
-    """``unknown``: sentences about what could not be read."""
-
-    counted: CountedDemand | None = None
-    unknown: tuple[str, ...] = ()
-
-
 def show_measured(
     cluster: TargetCluster, service: str, output: Output, snapshot: Path | None, clients: Clients
 ) -> NoReturn:
     """Shows the prediction for *service*, and ends the command."""
     from sliceplane.api.scheme import EndpointSlices, Nodes, Services
     from sliceplane.cli.lab.what_if import read_service
-    from sliceplane.lab.whatif.measured import predict_measured
+    from sliceplane.lab.whatif.measured import UNCOUNTED, CountedDemand, predict_measured
     from sliceplane.lab.whatif.measured_text import as_document, as_text
     from sliceplane.lab.whatif.state import WhatIfError
 
@@ -55,12 +48,12 @@ def show_measured(
         state, subject = read_service(
             cluster, service, snapshot, resources=(Services, Nodes, EndpointSlices)
         )
-        reports = ReadReports()
+        counted = UNCOUNTED
         if snapshot is not None:
-            reports = ReadReports(unknown=("What nodes report: a snapshot is of one moment.",))
+            counted = CountedDemand(unknown=("What nodes report: a snapshot is of one moment.",))
         elif not clients.traffic:
-            reports = cluster.query(lambda client, _: read_reports(client, state, subject))
-        return predict_measured(state, subject, clients.traffic, *reports)
+            counted = cluster.query(lambda client, _: read_reports(client, state, subject))
+        return predict_measured(state, subject, clients.traffic, counted)
 
     prediction = attempt(work, WhatIfError, exit_code=NO_ANSWER)
     output.show(lambda: as_document(prediction), lambda width: as_text(prediction, width))
@@ -77,7 +70,7 @@ def _refuse_others(ctx: click.Context) -> None:
             )
 
 
-async def read_reports(client: HttpClient, state: ClusterState, service: Service) -> ReadReports:
+async def read_reports(client: HttpClient, state: ClusterState, service: Service) -> CountedDemand:
     """Reads the reports of nodes, or of xDS servers and views, and again after ``COUNTED_S``; once
     if none counts *service*.
     """
@@ -86,15 +79,15 @@ async def read_reports(client: HttpClient, state: ClusterState, service: Service
     from sliceplane.api.findings.wording import grant_command
     from sliceplane.api.scheme import Leases
     from sliceplane.cli.progress import ProgressLine
-    from sliceplane.consume.demand import REQUESTS
+    from sliceplane.consume.demand import REQUESTS, demand_source
     from sliceplane.controllers.node_progress import PROXY_LEASES, REQUEST_LEASES, requests_of
     from sliceplane.diagnose.io.lists import list_objects
     from sliceplane.lab.whatif.measured import (
         COUNTED_S,
+        UNCOUNTED,
+        CountedDemand,
         are_counted,
         count_demand,
-        demand_source,
-        zone_of_nodes,
     )
 
     async def read() -> list[Lease]:
@@ -107,16 +100,16 @@ async def read_reports(client: HttpClient, state: ClusterState, service: Service
     try:
         first = await read()
         if not are_counted(first, service):
-            return ReadReports()
+            return UNCOUNTED
         with ProgressLine() as report_progress:
             for second in range(round(COUNTED_S)):
                 report_progress(f"connections are counted for {COUNTED_S:.0f} s, {second} of them")
                 await asyncio.sleep(1.0)
-        return ReadReports(count_demand(first, await read(), service, zone_of_nodes(state)))
+        return count_demand(first, await read(), service, state.zone_by_node)
     except StatusError as error:
         if error.code not in (401, 403):
             raise
         command = grant_command("list", (Leases.key,))
-        return ReadReports(
+        return CountedDemand(
             unknown=(f"What nodes report: you may not list their Leases; {command}",)
         )

@@ -97,6 +97,9 @@ def command(
     policy that led there. Read-only (get and list of Services, EndpointSlices, Nodes, Pods and
     ServiceCIDRs), on any cluster; does not read the kernel.
 
+    With sliceplane.dev/Measured or Balanced also: the part of the connections that start in each
+    zone, and the load of an endpoint there now, as decided, and with PreferSameZone.
+
     With --via xds: the endpoints that a client of xDS gets there, and those that it picks (get and
     list of Services, EndpointSlices, Nodes and Pods).
 

@@ -272,6 +272,14 @@ def _candidates(kinds: Kinds) -> int:
     return ready or sum(count for kind, count in kinds.items() if is_still_serving(kind))
 
 
+def ready_by_zone(kinds: Kinds) -> Counter[str]:
+    """Returns the number of ready endpoints by zone; of zones with unready ones alone, 0."""
+    ready: Counter[str] = Counter()
+    for kind, number in kinds.items():
+        ready[kind.zone] += number if kind.ready else 0
+    return ready
+
+
 def cure(
     kinds: Kinds,
     locations: Sequence[ClientLocation],

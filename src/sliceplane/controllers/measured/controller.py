@@ -15,10 +15,10 @@ while the averages warm up.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from sliceplane.api.codec import decode
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
@@ -30,19 +30,19 @@ from sliceplane.consume.demand import (
     MEASURED,
     REQUESTS,
     UID_LENGTH,
+    demand_source,
     is_measured,
 )
 from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,
-    PredictedHints,
     decide,
     estimate,
+    hint_inputs,
     is_overload,
     moves_between,
     overloaded_zone,
-    predict,
     round_shares,
 )
 from sliceplane.controllers.measured.endpoints import EndpointCounts
@@ -54,13 +54,18 @@ from sliceplane.controllers.traffic_distribution import (
     condition_writes,
     conditions_of,
     is_outdated,
+    newest_answer,
 )
 from sliceplane.kit.metrics import Family, Labels, Metrics, merged
-from sliceplane.kit.names import check_label_value
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.heuristics.balanced import overload_of
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, write_shares
-from sliceplane.slices.heuristics.types import HeuristicError, ServiceView
+from sliceplane.slices.heuristics.measured import (
+    ANNOTATION_SHARES,
+    read_weights,
+    source_problem,
+    write_shares,
+)
+from sliceplane.slices.heuristics.sharing import Cost
+from sliceplane.slices.heuristics.types import HeuristicError
 from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, object_patch
@@ -72,8 +77,6 @@ SHARES_DECIDED: Final = "MeasuredSharesDecided"
 DEMAND_CAPPED: Final = "DemandCapped"
 #: seconds between two Events about one node
 CAPPED_TOLD_S: Final = 3600.0
-#: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
-WEIGHTS: Final = "weights:"
 
 #: seconds between two decisions of a Service, just below the interval of nodes' reports; and between
 #: two changes of its shares
@@ -81,8 +84,6 @@ CHECK_S: Final = 9.0
 PERIOD_S: Final = 60.0
 #: seconds from the first event of a Service to its first decision: two half-lives
 WARMING_S: Final = 120.0
-#: digits of a weight
-WEIGHT_DIGITS_MAX: Final = 9
 #: seconds for which shares stay without a sound measurement
 KEPT_S: Final = 600.0
 #: part of the ready Nodes that must report
@@ -117,7 +118,7 @@ class _Followed:
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
     swings: Swings = field(default_factory=Swings)
-    prediction: PredictedHints | None = None
+    cost: Cost | None = None
     #: a clause if the decision in effect overloads an endpoint
     overload: str = ""
 
@@ -253,17 +254,16 @@ class MeasuredZonesController(KeyedController):
         if followed is None or followed.service.metadata.is_deleting:
             return ()
         service = followed.service
-        if not is_measured(service):
-            return (
-                *self._shares_write(followed, "", f"the Service does not ask for {MEASURED}"),
-                *condition_writes(service, (), now, (CONDITION,)),
-            )
-        condition, text = self._decision(key, followed, now)
-        due = followed.decided_at + CHECK_S
-        self.enqueue_after(key, due - now if due > now else CHECK_S, now)
+        conditions: tuple[DesiredCondition, ...] = ()
+        text, cause = "", f"the Service does not ask for {MEASURED}"
+        if is_measured(service):
+            condition, text = self._decision(key, followed, now)
+            conditions, cause = (condition,), condition.message
+            due_s = followed.decided_at + CHECK_S - now
+            self.enqueue_after(key, due_s if due_s > 0 else CHECK_S, now)
         return (
-            *self._shares_write(followed, text, condition.message),
-            *condition_writes(service, (condition,), now, (CONDITION,)),
+            *self._shares_write(followed, text, cause),
+            *condition_writes(service, conditions, now, (CONDITION,)),
         )
 
     def _shares_write(self, followed: _Followed, text: str, cause: str) -> tuple[Write, ...]:
@@ -288,89 +288,75 @@ class MeasuredZonesController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         """Takes the answers before the cache shows them, so that nothing is written twice."""
-        followed = self._followed.get(done.job.key)
-        for answer in done.results:
-            if answer and followed is not None:
-                service = decode(answer, Service)
-                same = service.metadata.uid == followed.service.metadata.uid
-                if same and not is_outdated(service, followed.service):
-                    followed.service = service
-                    if followed.annotation == followed.writing:
-                        followed.written = followed.writing
+        if (followed := self._followed.get(done.job.key)) is not None:
+            followed.service = newest_answer(done, followed.service)
+            if followed.annotation == followed.writing:
+                followed.written = followed.writing
 
     # -- the decision
 
     def _decision(self, key: str, followed: _Followed, now: float) -> tuple[DesiredCondition, str]:
         """Returns the condition, and the annotation; "" for none."""
         service, current = followed.service, followed.annotation
-        source = (service.metadata.annotations or {}).get(ANNOTATION_DEMAND, CONNECTIONS)
-        if source.startswith(WEIGHTS):
-            weights = read_weights(source.removeprefix(WEIGHTS))
-            if not weights:
-                text = f"{ANNOTATION_DEMAND} is not of the form weights: zone-a=3,zone-b=1"
-                return _unmeasured("NotMeasured", text)[0], ""
-            return _MEASURED._replace(message=_FIXED), write_shares(round_shares(weights))
-        found = (
-            self._meter.request_rates(followed.uid, now)
-            if source == REQUESTS
-            else self._meter.rates(followed.uid, now)
-        )
-        rates = found or {}
-        measured = estimate(rates, self._zones.views)
-        condition, is_sound = self._condition(
-            followed, source, measured, now, has_reports=found is not None
-        )
-        if not is_sound:
-            return condition, current if now - followed.sound_at < KEPT_S else ""
+        source = demand_source(service)
+        read_rates = self._meter.request_rates if source == REQUESTS else self._meter.rates
+        rates = read_rates(followed.uid, now)
+        measured = estimate(rates or {}, self._zones.views)
+        problem = self._problem(followed, source, measured, now, has_reports=rates is not None)
+        if problem is not None:
+            return problem, current if now - followed.sound_at < KEPT_S else ""
         followed.sound_at = now
-        if now - followed.decided_at < CHECK_S:
-            return _with_overload(condition, followed), current
-        followed.decided_at = now
-        view = ServiceView(
-            namespace=service.metadata.namespace,
-            name=service.metadata.name,
-            annotations=service.metadata.annotations or {},
-        )
-        inputs = HintInputs(view, self._endpoints.of(key), self._zones.views)
-        try:
-            zone = overloaded_zone(inputs, current, measured)
-            shares = followed.swings.shares(measured.shares, zone, now)
-            text = current
-            if now - followed.changed_at >= PERIOD_S:
-                text = decide(
-                    inputs,
-                    "" if followed.is_edited else current,
-                    measured._replace(shares=shares),
-                )
-            prediction = predict(inputs, text, measured.shares)
-            if text != current or followed.prediction is None:
-                followed.overload = _overload(prediction, view)
-            if text != current:
-                followed.changed_at = now
-                before = predict(inputs, current, measured.shares)
-                self._moves.value += moves_between(before.placement, prediction.placement)
-        except HeuristicError:  # an Event of the controller of EndpointSlices has the reason
-            return _with_overload(condition, followed), current
-        followed.rates, followed.prediction = rates, prediction
-        return _with_overload(condition, followed), text
+        if weights := read_weights(source):
+            return _MEASURED._replace(message=_FIXED), write_shares(round_shares(weights))
+        text = current
+        if now - followed.decided_at >= CHECK_S:
+            followed.decided_at = now
+            inputs = hint_inputs(service, self._endpoints.of(key), self._zones.views)
+            with suppress(HeuristicError):  # an Event of the controller of EndpointSlices has it
+                text = self._decide(followed, inputs, measured, now)
+                followed.rates = rates or {}
+        message = f"zones have hints for the {source} that start in them{followed.overload}"
+        return _MEASURED._replace(message=message), text
 
-    def _condition(
+    def _decide(
+        self, followed: _Followed, inputs: HintInputs, measured: Estimate, now: float
+    ) -> str:
+        """Returns the annotation for *measured*. Raises ``HeuristicError``."""
+        current = text = followed.annotation
+        zone = overloaded_zone(inputs, current, measured)
+        shares = followed.swings.shares(measured.shares, zone, now)
+        if now - followed.changed_at >= PERIOD_S:
+            before = "" if followed.is_edited else current
+            text = decide(inputs, before, measured._replace(shares=shares))
+        cost = inputs.cost(text, measured.shares)
+        if text != current or followed.cost is None:
+            followed.overload = _overload(cost.load, inputs.bound)
+        if text != current:
+            followed.changed_at = now
+            self._moves.value += moves_between(inputs.placement(current), inputs.placement(text))
+        followed.cost = cost
+        return text
+
+    def _problem(
         self, followed: _Followed, source: str, measured: Estimate, now: float, *, has_reports: bool
-    ) -> tuple[DesiredCondition, bool]:
-        """Returns the condition, and True if *measured* is sound. *has_reports*: of *source*."""
+    ) -> DesiredCondition | None:
+        """Returns the condition unless *measured* is sound, or the shares are fixed. *has_reports*: of
+        *source*.
+        """
         service = followed.service
         if service.spec.internal_traffic_policy == "Local":
             text = "internalTrafficPolicy is Local: connections stay on their node, without hints"
             return _unmeasured("LocalPolicy", text)
-        if source not in _UNREPORTED:
-            text = f"{ANNOTATION_DEMAND} is unknown: use {CONNECTIONS}, {REQUESTS}, or weights"
+        if text := source_problem(source):
             return _unmeasured("NotMeasured", text)
+        if read_weights(source):
+            return None
         before = conditions_of(service, (CONDITION,)).get(CONDITION)
         if now - followed.since < WARMING_S:
             text = f"{source} are counted for {WARMING_S:.0f} s before the first decision"
             if before is None or before.message == _FIXED:
-                return DesiredCondition(CONDITION, "Unknown", "Warming", text), False
-            return DesiredCondition(CONDITION, before.status, before.reason, before.message), False
+                return DesiredCondition(CONDITION, "Unknown", "Warming", text)
+            return DesiredCondition(CONDITION, before.status, before.reason, before.message)
         if not has_reports:
             return _unmeasured("NotMeasured", _UNREPORTED[source])
         if source == CONNECTIONS and (self._meter.coverage(now) or 0.0) < COVERAGE_MIN:
@@ -380,9 +366,7 @@ class MeasuredZonesController(KeyedController):
         if measured.connections < CONNECTIONS_MIN / (2 if were_enough else 1):
             text = f"fewer than {CONNECTIONS_MIN:.0f} {source} in the last minutes"
             return _unmeasured("TooLittleTraffic", text)
-        return _MEASURED._replace(
-            message=f"zones have hints for the {source} that start in them"
-        ), True
+        return None
 
     # -- metrics
 
@@ -398,8 +382,8 @@ class MeasuredZonesController(KeyedController):
             "Connections per second that start in a zone, at the last decision.",
             lambda: [
                 ((*name, zone), rate)
-                for name, followed, _ in self._decided()
-                for zone, rate in sorted(followed.rates.items())
+                for name, rates, _ in self._decided()
+                for zone, rate in sorted(rates.items())
             ],
             *labels,
             "zone",
@@ -408,14 +392,14 @@ class MeasuredZonesController(KeyedController):
             "gauge",
             "sliceplane_service_overload",
             "Greatest expected load of an endpoint in fair shares, at the last decision.",
-            lambda: [(name, prediction.cost.load) for name, _, prediction in self._decided()],
+            lambda: [(name, cost.load) for name, _, cost in self._decided()],
             *labels,
         )
         computed(
             "gauge",
             "sliceplane_service_cross_zone_share",
             "Part of the connections that leave their zone by hints, at the last decision.",
-            lambda: [(name, prediction.cost.crossing) for name, _, prediction in self._decided()],
+            lambda: [(name, cost.crossing) for name, _, cost in self._decided()],
             *labels,
         )
         computed(
@@ -431,20 +415,19 @@ class MeasuredZonesController(KeyedController):
             lambda: len(self._meter.capped),
         )
 
-    def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:
+    def _decided(self) -> Iterator[tuple[Labels, dict[str, float], Cost]]:
         """Yields the first ``DEMAND_SERVICES_MAX`` Services by name, if they have a decision."""
         for _, followed in sorted(self._followed.items())[:DEMAND_SERVICES_MAX]:
             meta = followed.service.metadata
-            if followed.prediction is not None:
-                yield (meta.namespace, meta.name), followed, followed.prediction
+            if followed.cost is not None:
+                yield (meta.namespace, meta.name), followed.rates, followed.cost
 
     def check(self) -> None:
         super().check()
         self._endpoints.check()
 
 
-def _overload(prediction: PredictedHints, service: ServiceView) -> str:
-    load, allowed = prediction.cost.load, 1 + overload_of(service.annotations)
+def _overload(load: float, allowed: float) -> str:
     if not is_overload(load, allowed):
         return ""
     return (
@@ -453,21 +436,5 @@ def _overload(prediction: PredictedHints, service: ServiceView) -> str:
     )
 
 
-def _with_overload(condition: DesiredCondition, followed: _Followed) -> DesiredCondition:
-    return condition._replace(message=condition.message + followed.overload)
-
-
-def _unmeasured(reason: str, message: str) -> tuple[DesiredCondition, bool]:
-    return DesiredCondition(CONDITION, "False", reason, message), False
-
-
-def read_weights(text: str) -> dict[str, float]:
-    """Returns the weights by zone of ``zone-a=3,zone-b=1``; empty if *text* has another form."""
-    weights: dict[str, float] = {}
-    for entry in text.split(","):
-        zone, _, digits = entry.strip().partition("=")
-        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= WEIGHT_DIGITS_MAX
-        if not zone or check_label_value(zone) or not is_number or zone in weights:
-            return {}
-        weights[zone] = float(digits)
-    return weights if any(weights.values()) else {}
+def _unmeasured(reason: str, message: str) -> DesiredCondition:
+    return DesiredCondition(CONDITION, "False", reason, message)

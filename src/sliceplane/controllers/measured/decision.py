@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from sliceplane.api.core import Service
 from sliceplane.controllers.measured.meter import WINDOW_S
 from sliceplane.slices.heuristics.balanced import overload_of
 from sliceplane.slices.heuristics.measured import (
@@ -32,8 +35,14 @@ from sliceplane.slices.heuristics.measured import (
     read_shares,
     write_shares,
 )
+from sliceplane.slices.heuristics.queries import query_zonal
 from sliceplane.slices.heuristics.sharing import Cost, Placement, cost_of
-from sliceplane.slices.heuristics.types import ServiceView, ZonalHeuristic, ZoneView
+from sliceplane.slices.heuristics.types import (
+    HeuristicError,
+    ServiceView,
+    ZonalHeuristic,
+    ZoneView,
+)
 
 #: connections that a zone's share of CPU counts as much as
 PRIOR: Final = 200.0
@@ -66,12 +75,43 @@ class HintInputs:
     zones: tuple[ZoneView, ...]
     placements: dict[str, Placement] = field(default_factory=dict, init=False, compare=False)
 
+    @property
+    def bound(self) -> float:
+        """The greatest load that the Service allows. Raises ``HeuristicError``."""
+        return 1.0 + overload_of(self.service.annotations)
 
-class PredictedHints(NamedTuple):
-    """Hints, and what they cost with the measured shares; ``crossing`` is a part of all traffic."""
+    def query(self, heuristic: ZonalHeuristic, text: str) -> Placement | str:
+        """Returns the hints for the annotation *text*, or the reason why there are none."""
+        annotations = {**self.service.annotations, ANNOTATION_SHARES: text}
+        service = replace(self.service, annotations=annotations)
+        return query_zonal(heuristic, service, self.endpoints, self.zones)
 
-    placement: Placement
-    cost: Cost
+    def placement(self, text: str) -> Placement:
+        """Returns the hints for the annotation *text*. Raises ``HeuristicError``."""
+        if text not in self.placements:
+            found = self.query(_HEURISTIC, text)
+            if isinstance(found, str):
+                raise HeuristicError(found)
+            self.placements[text] = found
+        return self.placements[text]
+
+    def cost(self, hints: str | Placement, shares: Mapping[str, float]) -> Cost:
+        """Returns the cost of *hints*, or those for an annotation, if traffic has *shares*;
+        ``crossing`` is a part of all traffic. Raises ``HeuristicError``.
+        """
+        placement = self.placement(hints) if isinstance(hints, str) else hints
+        total = sum(self.endpoints.values())
+        cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
+        return cost._replace(crossing=cost.crossing / max(total, 1))
+
+
+def hint_inputs(
+    service: Service, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
+) -> HintInputs:
+    """Returns the inputs for *service*."""
+    meta = service.metadata
+    view = ServiceView(namespace=meta.namespace, name=meta.name, annotations=meta.annotations or {})
+    return HintInputs(view, endpoints, zones)
 
 
 def estimate(rates: Mapping[str, float], zones: tuple[ZoneView, ...]) -> Estimate:
@@ -104,41 +144,6 @@ def round_shares(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
-def placement_of(
-    inputs: HintInputs, text: str, heuristic: ZonalHeuristic = _HEURISTIC
-) -> Placement:
-    """Returns the hints for the annotation *text*. Raises ``HeuristicError``."""
-    if heuristic is not _HEURISTIC:
-        return _find_placement(inputs, text, heuristic)
-    if text not in inputs.placements:
-        inputs.placements[text] = _find_placement(inputs, text, heuristic)
-    return inputs.placements[text]
-
-
-def _find_placement(inputs: HintInputs, text: str, heuristic: ZonalHeuristic) -> Placement:
-    service = inputs.service
-    annotations = {**service.annotations, ANNOTATION_SHARES: text}
-    view = ServiceView(namespace=service.namespace, name=service.name, annotations=annotations)
-    placement: Placement = {}
-    for zone, portions in heuristic.allocate(view, inputs.endpoints, inputs.zones).items():
-        by_names = placement.setdefault(zone, {})
-        for portion in portions:
-            by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
-    return placement
-
-
-def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> PredictedHints:
-    """Returns the hints for the annotation *text*, and their cost if traffic has *shares*. Raises
-    ``HeuristicError``.
-    """
-    placement = placement_of(inputs, text)
-    total = sum(inputs.endpoints.values())
-    cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
-    return PredictedHints(
-        placement, cost._replace(crossing=cost.crossing / total if total else 0.0)
-    )
-
-
 def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
     """Returns the annotation with which hints are as they should be: *current*, or another. Raises
     ``HeuristicError``.
@@ -149,11 +154,10 @@ def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
         return current
     if read_shares(current).keys() != parts.keys():
         return text
-    bound = 1.0 + overload_of(inputs.service.annotations)
-    new = predict(inputs, text, measured.shares).cost
-    if predict(inputs, current, _lowest(measured)).cost.load > max(bound, new.load):
+    new = inputs.cost(text, measured.shares)
+    if inputs.cost(current, _lowest(measured)).load > max(inputs.bound, new.load):
         return text
-    gain = predict(inputs, current, measured.shares).cost.crossing - new.crossing
+    gain = inputs.cost(current, measured.shares).crossing - new.crossing
     return text if gain >= GAIN + NOISE * max(measured.errors.values()) else current
 
 
@@ -166,20 +170,24 @@ def overloaded_zone(inputs: HintInputs, current: str, measured: Estimate) -> str
     """Returns the zone because of which the hints for *current* are worse than ``PreferSameZone``, and
     than the bound; "" if they are not. Raises ``HeuristicError``.
     """
-    service, endpoints = inputs.service, inputs.endpoints
-    hints = predict(inputs, current, _lowest(measured))
-    total = sum(endpoints.values())
-    same_zone: Placement = {zone: {(zone,): count} for zone, count in endpoints.items()}
-    traffic = {zone: share * total for zone, share in measured.shares.items()}
-    if hints.cost.load <= max(
-        1.0 + overload_of(service.annotations), cost_of(same_zone, traffic).load
-    ):
+    same_zone = inputs.cost(same_zone_placement(inputs.endpoints), measured.shares)
+    if inputs.cost(current, _lowest(measured)).load <= max(inputs.bound, same_zone.load):
         return ""
-    hinted = dict.fromkeys(traffic, 0)
-    for by_names in hints.placement.values():
-        for names, count in by_names.items():
-            hinted |= {name: hinted.get(name, 0) + count for name in names or traffic}
-    return max(traffic, key=lambda zone: (traffic[zone] / max(1, hinted[zone]), zone))
+    hinted = {
+        zone: sum(
+            count
+            for by_names in inputs.placement(current).values()
+            for names, count in by_names.items()
+            if zone in names or not names
+        )
+        for zone in measured.shares
+    }
+    return max(hinted, key=lambda zone: (measured.shares[zone] / max(1, hinted[zone]), zone))
+
+
+def same_zone_placement(endpoints: Mapping[str, int]) -> Placement:
+    """Returns the hints of ``PreferSameZone``."""
+    return {zone: {(zone,) if zone else (): count} for zone, count in endpoints.items()}
 
 
 def _lowest(measured: Estimate) -> dict[str, float]:

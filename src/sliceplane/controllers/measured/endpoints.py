@@ -23,16 +23,18 @@ class EndpointCounts:
         self._counts: dict[str, _Counts] = {}
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        before, after = self._key_of(old), self._key_of(new)
-        if old is not None and before:
-            self._count(before, old, -1)
-            slices = self._slices[before]
-            del slices[old.metadata.name]
+        for observed, step in ((old, -1), (new, 1)):
+            key = self._key_of(observed)
+            if observed is None or not key:
+                continue
+            self._count(key, observed, step)
+            slices = self._slices.setdefault(key, {})
+            if step > 0:
+                slices[observed.metadata.name] = observed
+            else:
+                del slices[observed.metadata.name]
             if not slices:
-                del self._slices[before]
-        if new is not None and after:
-            self._slices.setdefault(after, {})[new.metadata.name] = new
-            self._count(after, new, 1)
+                del self._slices[key]
 
     def follow(self, key: str) -> None:
         """Counts the endpoints of the Service *key* from now on."""

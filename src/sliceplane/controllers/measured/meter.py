@@ -23,13 +23,14 @@ and a zone with fewer than ``CAPPED_NODES_MIN`` of them has no cap: one node wit
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Set
-from math import inf, log, sqrt
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import exp2, inf, log, sqrt
 from statistics import fmean, median
-from typing import Final, NamedTuple, Self
+from typing import Final
 
-from sliceplane.consume.demand import read_demand
+from sliceplane.consume.demand import count_since, read_demand
 from sliceplane.consume.progress import LEASE_DURATION_S
 
 HALF_LIFE_S: Final = 60.0
@@ -48,73 +49,71 @@ _RATE_MIN: Final = 1e-6
 #: rates of reports are integers, in millionths of a connection per second
 _UNITS: Final = 1_000_000
 
+#: for both averages: the weights of the time since they were updated, and of the time that the
+#: reports since then are about
+_Weights = list[tuple[float, float]]
 
+
+@dataclass(slots=True)
 class _Reporter:
     """A node, server or view with reports. ``totals`` and ``rates`` are those of the last report, by the
     keys of ``consume.demand.Demand``; ``load`` is the moving average of all rates together.
     """
 
-    __slots__ = ("load", "rates", "reported_at", "totals", "zone")
-
-    def __init__(self, zone: str) -> None:
-        self.zone = zone
-        self.totals: dict[str, int] = {}
-        self.rates: dict[str, int] = {}
-        self.load = 0.0
-        self.reported_at = -inf
+    zone: str
+    totals: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
+    load: float = 0.0
+    reported_at: float = -inf
 
     def is_current(self, now: float) -> bool:
         return now - self.reported_at <= LEASE_DURATION_S
 
 
-class _Weights(NamedTuple):
-    """Weights in a moving average: of the time since it was updated, and of the time that the reports
-    since then are about.
-    """
-
-    passed: float
-    reported: float
-
-    @classmethod
-    def of(cls, half_life_s: float, passed_s: float, reported_s: float) -> Self:
-        return cls(1 - 0.5 ** (passed_s / half_life_s), 1 - 0.5 ** (reported_s / half_life_s))
+def _weight(half_life_s: float, span_s: float) -> float:
+    """Returns the weight of the last *span_s* in a moving average."""
+    return 1 - exp2(-span_s / half_life_s)
 
 
+@dataclass(slots=True)
 class _Average:
-    """The moving averages of one sum. ``followed_until``: when ``recent`` no longer replaces
-    ``rate``.
+    """The moving averages of ``total``, the sum of all reporters' rates, in their units.
+    ``followed_until``: when ``recent`` no longer replaces ``rate``.
     """
 
-    __slots__ = ("followed_until", "present", "rate", "recent")
+    total: int = 0
+    present: float = 0.0
+    rate: float = 0.0
+    recent: float = 0.0
+    followed_until: float = -inf
 
-    def __init__(self) -> None:
-        self.present = 0.0
-        self.rate = 0.0
-        self.recent = 0.0
-        self.followed_until = -inf
-
-    def add(self, present: float, slow: _Weights, quick: _Weights, now: float) -> None:
-        before, change = self.present, present - self.present
-        self.present = present
-        self.rate += (before - self.rate) * slow.passed + change * slow.reported
-        self.recent += (before - self.recent) * quick.passed + change * quick.reported
-        # Reports of one interval may be about times of different lengths.
-        self.rate, self.recent = max(0.0, self.rate), max(0.0, self.recent)
-        if _is_step(self.rate, self.recent):
+    def update(self, weights: _Weights, now: float) -> None:
+        before, self.present = self.present, self.total / _UNITS
+        change = self.present - before
+        # Reports of one interval may be about times of different lengths, hence max().
+        self.rate, self.recent = (
+            max(0.0, average + (before - average) * passed + change * reported)
+            for average, (passed, reported) in zip((self.rate, self.recent), weights, strict=True)
+        )
+        largest = max(self.rate, self.recent)
+        # An average of independent events has the error of those in twice its window.
+        error = sqrt(largest / (2 * STEP_HALF_LIFE_S / log(2)))
+        if abs(self.recent - self.rate) > max(STEP * largest, STEP_ERRORS * error):
             self.followed_until = now + FOLLOWED_S
         if now < self.followed_until:
             self.rate = self.recent
 
 
 class _Source:
-    """The reports of nodes, or of requests: sums and averages by zone, then by key. Keys of
-    requests have the zone, so that they are in the zone "".
+    """The reports of nodes, or of requests: averages by zone, then by key. Keys of requests have the
+    zone, so that they are in the zone "".
     """
 
     def __init__(self) -> None:
         self.reporters: dict[str, _Reporter] = {}
-        self._sums: dict[str, dict[str, int]] = {}
-        self._averages: dict[str, dict[str, _Average]] = {}
+        self._averages: defaultdict[str, defaultdict[str, _Average]] = defaultdict(
+            lambda: defaultdict(_Average)
+        )
         self._averaged_at = -inf
         #: seconds that the reports since then are about
         self._spans_s: list[float] = []
@@ -126,11 +125,11 @@ class _Source:
             self._spans_s.append(span_s)
 
     def set_rates(self, reporter: _Reporter, rates: dict[str, int]) -> None:
-        sums, before = self._sums.setdefault(reporter.zone, {}), reporter.rates
+        averages, before = self._averages[reporter.zone], reporter.rates
         for key, rate in rates.items():
-            sums[key] = sums.get(key, 0) + rate - before.pop(key, 0)
+            averages[key].total += rate - before.pop(key, 0)
         for key, rate in before.items():
-            sums[key] = sums.get(key, 0) - rate
+            averages[key].total -= rate
         reporter.rates = rates
 
     def move(self, name: str, zone: str) -> None:
@@ -147,15 +146,13 @@ class _Source:
         if reporter is not None:
             self.set_rates(reporter, {})
         if not self.reporters:
-            self._sums.clear()
             self._averages.clear()
 
     def forget(self, uid: str) -> None:
         """Forgets the Service *uid*."""
-        for zone, sums in self._sums.items():
-            for key in [key for key in sums if _uid(key) == uid]:
-                del sums[key]
-                self._averages.get(zone, {}).pop(key, None)
+        for averages in self._averages.values():
+            for key in [key for key in averages if _uid(key) == uid]:
+                del averages[key]
                 for reporter in self.reporters.values():
                     reporter.rates.pop(key, None)
                     reporter.totals.pop(key, None)
@@ -168,17 +165,15 @@ class _Source:
         passed_s, self._averaged_at = max(0.0, now - self._averaged_at), now
         reported_s = fmean(self._spans_s) if self._spans_s else 0.0
         self._spans_s.clear()
-        slow = _Weights.of(HALF_LIFE_S, passed_s, reported_s)
-        quick = _Weights.of(STEP_HALF_LIFE_S, passed_s, reported_s)
-        for zone, sums in self._sums.items():
-            averages = self._averages.setdefault(zone, {})
-            for key, rate in list(sums.items()):
-                average = averages.get(key)
-                if average is None:
-                    average = averages[key] = _Average()
-                average.add(rate / _UNITS, slow, quick, now)
-                if not rate and max(average.rate, average.recent) < _RATE_MIN:
-                    del sums[key], averages[key]
+        weights = [
+            (_weight(half_life_s, passed_s), _weight(half_life_s, reported_s))
+            for half_life_s in (HALF_LIFE_S, STEP_HALF_LIFE_S)
+        ]
+        for averages in self._averages.values():
+            for key, average in list(averages.items()):
+                average.update(weights, now)
+                if not average.total and max(average.rate, average.recent) < _RATE_MIN:
+                    del averages[key]
 
     def rates(self, uid: str) -> dict[str, float]:
         """Returns the averages of the Service *uid* by zone."""
@@ -210,7 +205,8 @@ class DemandMeter:
         self._refreshed_at = -inf
         #: the most that a node's connections count, by zone, in the units of rates
         self._limits: dict[str, float] = {}
-        self._capped: set[str] = set()
+        #: the nodes whose last reports were capped
+        self.capped: set[str] = set()
         self._covered = 0
 
     def follow(self, uid: str, namespace: str) -> None:
@@ -239,63 +235,58 @@ class DemandMeter:
 
     def on_report(self, node: str, text: str | None, now: float) -> None:
         """Handles the annotation of a node's Lease; ``None`` or "": the node counts nothing."""
-        if not text:
-            self._nodes.remove(node)
-            self._capped.discard(node)
-            return
-        counts = self._read(text)
-        reporter = self._nodes.reporters.get(node)
-        if reporter is None:
-            reporter = self._nodes.reporters[node] = _Reporter(self._zone_by_node.get(node, ""))
-        span_s = now - reporter.reported_at
-        if span_s > 0:
-            if not counts.keys() <= self._uids.keys():
-                counts = {key: total for key, total in counts.items() if key in self._uids}
-            rates = _take_rates(reporter, counts, now)
-            counted = self._capped_rates(node, reporter, rates, span_s)
-            self._nodes.on_rates(reporter, counted, span_s)
-            self._refresh(now)
+        self._on_report(self._nodes, node, text, now, self._uids.__contains__)
 
     def on_requests(self, client: str, text: str | None, now: float, namespace: str = "") -> None:
         """Handles the annotation of an xDS server's or view's Lease, whose totals name the clients'
         zones. *namespace*: of the Services that it may report for; "": all.
         """
+
+        def is_counted(key: str) -> bool:
+            zone, _, uid = key.rpartition("/")
+            namespaces = self._uids.get(uid, ())
+            allowed = namespace in namespaces if namespace else bool(namespaces)
+            return allowed and zone in self._zones
+
+        self._on_report(self._requests, client, text, now, is_counted)
+
+    def _on_report(
+        self,
+        source: _Source,
+        name: str,
+        text: str | None,
+        now: float,
+        is_counted: Callable[[str], bool],
+    ) -> None:
         if not text:
-            self._requests.remove(client)
+            source.remove(name)
+            self.capped.discard(name)
             return
-        counts = self._read(text)
-        reporter = self._requests.reporters.setdefault(client, _Reporter(""))
-        span_s = now - reporter.reported_at
-        if span_s > 0:
-            totals = {
-                key: total for key, total in counts.items() if self._is_counted(key, namespace)
-            }
-            self._requests.on_rates(reporter, _take_rates(reporter, totals, now), span_s)
-            self._refresh(now)
-
-    def _is_counted(self, key: str, namespace: str) -> bool:
-        """Returns True if *key* is of a zone with Nodes, and of a Service of *namespace*."""
-        zone, _, uid = key.rpartition("/")
-        namespaces = self._uids.get(uid, ())
-        return zone in self._zones and (namespace in namespaces if namespace else bool(namespaces))
-
-    def _read(self, text: str) -> dict[str, int]:
         demand = read_demand(text)
         self.invalid += demand.invalid
-        return demand.counts
+        zone = self._zone_by_node.get(name, "")
+        reporter = source.reporters.setdefault(name, _Reporter(zone))
+        span_s = now - reporter.reported_at
+        if span_s <= 0:
+            return
+        counts = {key: total for key, total in demand.counts.items() if is_counted(key)}
+        rates = _take_rates(reporter, counts, now)
+        if source is self._nodes:
+            rates = self._capped_rates(name, reporter, rates, span_s)
+        source.on_rates(reporter, rates, span_s)
+        self._refresh(now)
 
     def _capped_rates(
         self, node: str, reporter: _Reporter, rates: dict[str, int], span_s: float
     ) -> dict[str, int]:
         """Returns *rates*, which the node reports, or what counts of them."""
         total = sum(rates.values())
-        kept = 0.5 ** (span_s / HALF_LIFE_S)
-        reporter.load = reporter.load * kept + total * (1 - kept)
+        reporter.load += (total - reporter.load) * _weight(HALF_LIFE_S, span_s)
         limit = self._limits.get(reporter.zone)
         if limit is None or reporter.load <= limit:
-            self._capped.discard(node)
+            self.capped.discard(node)
             return rates
-        self._capped.add(node)
+        self.capped.add(node)
         part = limit / max(reporter.load, total)
         return {key: int(rate * part) for key, rate in rates.items()}
 
@@ -315,11 +306,6 @@ class DemandMeter:
         """Returns the part of the ready Nodes with a zone that report; ``None`` if no node does."""
         self._refresh(now)
         return self._covered / len(self._expected) if self._covered else None
-
-    @property
-    def capped(self) -> Set[str]:
-        """The nodes whose last reports were capped."""
-        return self._capped
 
     def _refresh(self, now: float) -> None:
         if 0 <= now - self._refreshed_at < REFRESH_S:
@@ -347,18 +333,9 @@ def _take_rates(reporter: _Reporter, totals: dict[str, int], now: float) -> dict
     reporter.totals, reporter.reported_at = totals, now
     rates = {}
     for key, total in totals.items():
-        last = before.get(key, total)
-        rate = int((total - last if total >= last else total) * per_s)
-        if rate:
+        if rate := int(count_since(before.get(key, total), total) * per_s):
             rates[key] = rate
     return rates
-
-
-def _is_step(average: float, recent: float) -> bool:
-    largest = max(average, recent)
-    # An average of independent events has the error of those in twice its window.
-    error = sqrt(largest / (2 * STEP_HALF_LIFE_S / log(2)))
-    return abs(recent - average) > max(STEP * largest, STEP_ERRORS * error)
 
 
 def _uid(key: str) -> str:

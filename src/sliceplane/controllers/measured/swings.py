@@ -21,6 +21,7 @@ The state is in memory: another process learns again, at the price of two return
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 #: part of a peak from which on a share is near it
@@ -31,18 +32,16 @@ HELD_S_MIN: Final = 300.0
 HELD_S_MAX: Final = 2 * 86_400.0
 
 
+@dataclass(slots=True)
 class _Peak:
     """The greatest share of a zone. ``is_missed``: hints were worse than ``PreferSameZone`` because
     of the zone, since it was last near its peak.
     """
 
-    __slots__ = ("is_missed", "is_near", "near_at", "share")
-
-    def __init__(self, share: float, now: float) -> None:
-        self.share = share
-        self.near_at = now
-        self.is_near = True
-        self.is_missed = False
+    share: float
+    near_at: float
+    is_near: bool = True
+    is_missed: bool = False
 
 
 class Swings:

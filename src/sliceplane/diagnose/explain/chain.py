@@ -146,7 +146,10 @@ CHAIN: Final[tuple[Link, ...]] = (
                 (*zones.CHECKS, *zone_shares.CHECKS, *measured.CHECKS),
                 lambda case: (*zones.reads(case), *measured.reads(case)),
             ),
-            NodeCase: LinkPart((zones.node_without_zone,), zones.node_reads),
+            NodeCase: LinkPart(
+                (zones.node_without_zone, measured.capped_node),
+                lambda case: (*zones.node_reads(case), *measured.node_reads(case)),
+            ),
             ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_reads),
         },
     ),

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.consume.balancing.shares import (
     ClientLocation,
@@ -25,11 +24,10 @@ from sliceplane.consume.balancing.shares import (
     merged_kinds,
     shares,
 )
-from sliceplane.consume.demand import is_measured
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
 from sliceplane.diagnose.page.model import ClusterModel
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
+from sliceplane.slices.heuristics.measured import PARTS, measured_shares
 
 #: sets of endpoint kinds whose traffic is cached
 _COMPUTED_MAX: Final = 4096
@@ -171,7 +169,8 @@ class ZoneBook:
         cached = self._traffic_by_service.get(service)
         known = model.services.get(service)
         local = known is not None and known.spec.internal_traffic_policy == "Local"
-        demand = () if known is None or local else _measured(known)
+        measured = {} if known is None or local else measured_shares(known)
+        demand = tuple((zone, parts) for zone, parts in measured.items() if parts)
         version = (model.touched(service), local, demand)
         if cached is None or cached[0] != version:
             traffic = self._compute(model, service, demand, local=local)
@@ -201,13 +200,6 @@ class ZoneBook:
                 else None
             )
         return self._computed[same]
-
-
-def _measured(service: Service) -> _Demand:
-    if not is_measured(service):
-        return ()
-    shares_text = (service.metadata.annotations or {}).get(ANNOTATION_SHARES, "")
-    return tuple((zone, parts) for zone, parts in read_shares(shares_text).items() if parts)
 
 
 def _traffic_of(

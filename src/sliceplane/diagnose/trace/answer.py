@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -102,6 +103,21 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
     why: str = ""
 
 
+class LoadView(AnswerPart, frozen=True, kw_only=True):
+    """The load of zones with hints of ``value``. ``demand``: the part of the connections that start in
+    each zone, by ``origin``. ``loads``: the greatest of an endpoint in a zone, in multiples of an even
+    share, with the hints of the slices, those that the value asks for, and ``PreferSameZone``.
+    ``problem``: the reason why the value gives no hints.
+    """
+
+    value: str
+    origin: str
+    problem: str = ""
+    demand: Mapping[str, float]
+    endpoints: Mapping[str, int]
+    loads: Mapping[str, Mapping[str, float]]
+
+
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints;
     ``chains`` are the decisive chains of the node's table, ``element`` is the decisive element if
@@ -117,6 +133,7 @@ class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     node: NodeView
     service: TracedService | None = None
     hints: HintsView | None = None
+    load: LoadView | None = None
     masquerade: str = "no"
     targets: tuple[TracedEndpoint, ...] = ()
     others: tuple[TracedEndpoint, ...] = ()
@@ -158,6 +175,7 @@ class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
     service: TracedService
     balancing: str
     hints: HintsView | None = None
+    load: LoadView | None = None
     targets: tuple[TracedEndpoint, ...] = ()
     others: tuple[TracedEndpoint, ...] = ()
     slices: tuple[TracedSlice, ...] = ()

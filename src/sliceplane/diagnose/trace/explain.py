@@ -23,6 +23,7 @@ from sliceplane.diagnose.trace import endpoints, reasons
 from sliceplane.diagnose.trace.answer import (
     DestinationView,
     HintsView,
+    LoadView,
     NodeView,
     SourceView,
     TraceAnswer,
@@ -31,6 +32,7 @@ from sliceplane.diagnose.trace.answer import (
 )
 from sliceplane.diagnose.trace.decision import PacketDecision
 from sliceplane.diagnose.trace.inquiry import Inquiry
+from sliceplane.diagnose.trace.zones import load_view
 from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
 
 #: the check that yields the finding of each code
@@ -135,6 +137,7 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
         ),
         service=_service_view(decision),
         hints=_hints(decision),
+        load=_load(decision),
         masquerade=_masquerade(decision, targets),
         targets=targets,
         others=others,
@@ -204,6 +207,15 @@ def _hints(decision: PacketDecision) -> HintsView | None:
     return HintsView(
         node=use.node, zone=use.zone, sentence=reasons.hints(use, candidates, decision.choice)
     )
+
+
+def _load(decision: PacketDecision) -> LoadView | None:
+    if decision.state is None or decision.used == "Local":
+        return None
+    key = decision.state.port.name.service
+    inquiry = decision.inquiry
+    cluster = inquiry.cluster
+    return load_view(cluster.by_key[key], inquiry.slices(key), inquiry.flight.family, cluster.nodes)
 
 
 def _masquerade(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> str:

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.diagnose.trace.answer import TraceAnswer, TracedEndpoint, XdsTraceAnswer
+from sliceplane.diagnose.trace.answer import LoadView, TraceAnswer, TracedEndpoint, XdsTraceAnswer
 from sliceplane.diagnose.trace.question import joined
+from sliceplane.diagnose.zone_loads import SAME_ZONE, factor
 from sliceplane.kit.columns import Row, table
 
 #: rows of one table; the JSON output has all
@@ -88,6 +89,8 @@ def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
 
 
 def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> Iterator[str]:
+    if answer.load is not None:
+        yield from _load_table(answer.load, width)
     if answer.targets:
         targets = [(_share(target), *_row(target)) for target in answer.targets]
         yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
@@ -102,6 +105,25 @@ def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> 
             for endpoint_slice in unused
         ]
         yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
+
+
+def _load_table(load: LoadView, width: int | None) -> Iterator[str]:
+    problem = f"; it gives no hints: {load.problem}" if load.problem else ""
+    rows = [
+        (
+            zone or "-",
+            f"{part:.1%}",
+            str(load.endpoints[zone]),
+            *(factor(by_zone[zone]) for by_zone in load.loads.values()),
+        )
+        for zone, part in load.demand.items()
+    ]
+    yield from _table(
+        f"load by zone, demand by {load.origin}; 1 x is an even share{problem}",
+        ("ZONE", "DEMAND", "ENDPOINTS", "LOAD NOW", "DECIDED", SAME_ZONE),
+        rows,
+        width,
+    )
 
 
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")

@@ -23,6 +23,7 @@ from sliceplane.consume.usable import Choice
 from sliceplane.diagnose.trace import reasons
 from sliceplane.diagnose.trace.answer import (
     HintsView,
+    LoadView,
     TracedEndpoint,
     TracedService,
     TracedSlice,
@@ -31,6 +32,7 @@ from sliceplane.diagnose.trace.answer import (
 )
 from sliceplane.diagnose.trace.question import Unanswerable, joined
 from sliceplane.diagnose.trace.text import endpoint_tables, fact, laid_out
+from sliceplane.diagnose.trace.zones import load_view
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.xds.catalog import XdsCatalog, catalog_of
 from sliceplane.xds.endpoints import draining_by_endpoint
@@ -84,7 +86,7 @@ def explain_xds(
         raise Unanswerable(no_such("Node", question.node, names))
     read = sorted(slices, key=lambda item: item.metadata.name)
     catalog = catalog_of([service], read, nodes or (), "trace")
-    return _Trace(question, service, read, catalog, nodes_are_read=nodes is not None).answer()
+    return _Trace(question, service, read, catalog, nodes).answer()
 
 
 class _Trace:
@@ -94,13 +96,12 @@ class _Trace:
         service: Service,
         slices: list[EndpointSlice],
         catalog: XdsCatalog,
-        *,
-        nodes_are_read: bool,
+        nodes: tuple[Node, ...] | None,
     ) -> None:
         self._question = question
         self._service = service
         self._slices = slices
-        self._nodes_are_read = nodes_are_read
+        self._nodes = nodes
         self._served = catalog.services[question.service]
         self._settings = self._port()
         self._view: XdsView = catalog.view(
@@ -167,6 +168,7 @@ class _Trace:
             ),
             balancing=_balancing(self._settings),
             hints=self._hints(),
+            load=self._load(),
             targets=targets,
             others=(*(row for row in rows if row.share == "0"), *self._hidden()),
             slices=tuple(self._traced_slices()),
@@ -187,6 +189,11 @@ class _Trace:
 
     def _sources(self) -> list[NodeEndpoint]:
         return self._endpoints.sources(self._view.location)
+
+    def _load(self) -> LoadView | None:
+        if self._settings.is_local:
+            return None
+        return load_view(self._service, self._slices, self._settings.families[0], self._nodes or ())
 
     def _hints(self) -> HintsView | None:
         use = self._choice.hints
@@ -277,7 +284,7 @@ class _Trace:
             )
 
     def _notes(self) -> Iterator[str]:
-        if not self._nodes_are_read:
+        if self._nodes is None:
             yield "Nodes may not be listed: the client names its zone, and no region is known"
         for problem in self._served.problems:
             yield f"ignored: {problem}"

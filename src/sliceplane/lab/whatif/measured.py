@@ -10,7 +10,6 @@ make of hints is computed by ``consume.balancing.shares``, for all values alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final
@@ -18,20 +17,20 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.core import Lease, Service
-from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.selectors.distribution import requested_distribution
-from sliceplane.consume.balancing.shares import (
-    EndpointKind,
-    Kinds,
-    TrafficShares,
-    at_zones,
-    kinds_of,
-    shares,
+from sliceplane.consume.balancing.shares import TrafficShares
+from sliceplane.consume.demand import (
+    CONNECTIONS,
+    MEASURED,
+    UID_LENGTH,
+    count_since,
+    demand_source,
+    is_measured,
+    read_demand,
 )
-from sliceplane.consume.demand import CONNECTIONS, UID_LENGTH, is_measured, read_demand
 from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_PREFIX
-from sliceplane.controllers.measured.controller import CONNECTIONS_MIN, WEIGHTS, read_weights
+from sliceplane.controllers.measured.controller import CONNECTIONS_MIN
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,
@@ -39,38 +38,48 @@ from sliceplane.controllers.measured.decision import (
     estimate,
     is_overload,
     moves_between,
-    placement_of,
     round_shares,
+    same_zone_placement,
 )
 from sliceplane.controllers.measured.meter import WINDOW_S
+from sliceplane.diagnose.zone_loads import (
+    SAME_ZONE,
+    HintLoads,
+    counted_nodes,
+    cpu_parts,
+    hint_loads,
+    parts,
+    read_hints,
+)
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.whatif.picture import family_of
 from sliceplane.lab.whatif.state import ClusterState, WhatIfError
-from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.heuristics.balanced import Balanced, overload_of
+from sliceplane.slices.heuristics.balanced import Balanced
 from sliceplane.slices.heuristics.measured import (
     ANNOTATION_SHARES,
-    MeasuredZones,
     read_shares,
+    read_weights,
     write_shares,
 )
 from sliceplane.slices.heuristics.sharing import Placement
-from sliceplane.slices.heuristics.types import HeuristicError, ServiceView, ZoneView
-from sliceplane.slices.hinting.topology import ZoneShares
+from sliceplane.slices.heuristics.types import HeuristicError, ZoneView
 
 #: seconds between the two reads of reports: more than a node's longest period
 COUNTED_S: Final = 40.0
 NOW: Final = "now"
-_SAME_ZONE: Final = "PreferSameZone"
 
 
 class CountedDemand(msgspec.Struct, frozen=True):
     """``rates``: connections per second by zone. ``reporters``: nodes, or xDS servers and views, with
-    a report in both reads.
+    a report in both reads. ``unknown``: sentences about what could not be read.
     """
 
-    rates: Mapping[str, float]
-    reporters: frozenset[str]
+    rates: Mapping[str, float] = {}
+    reporters: frozenset[str] = frozenset()
+    unknown: tuple[str, ...] = ()
+
+
+UNCOUNTED: Final = CountedDemand()
 
 
 class ZoneDemand(msgspec.Struct, frozen=True):
@@ -84,14 +93,6 @@ class ZoneDemand(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class PredictedValue(msgspec.Struct, frozen=True):
-    """A value of trafficDistribution. ``problem``: why it has no hints."""
-
-    name: str
-    shares: TrafficShares
-    problem: str = ""
-
-
 class MeasuredPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """``values``: ``NOW``, Measured, and others for comparison. ``allowed``: the greatest load of
     the annotation, in fair shares. ``moved``: endpoints whose hints Measured changes.
@@ -101,7 +102,7 @@ class MeasuredPrediction(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     demand: ZoneDemand
     endpoints: Mapping[str, int]
-    values: tuple[PredictedValue, ...]
+    values: tuple[HintLoads, ...]
     allowed: float
     moved: int
     annotation: str
@@ -130,52 +131,43 @@ def predict_measured(
     state: ClusterState,
     service: Service,
     weights: Mapping[str, Fraction],
-    counted: CountedDemand | None = None,
-    unknown: Iterable[str] = (),
+    counted: CountedDemand = UNCOUNTED,
 ) -> MeasuredPrediction:
-    """Returns the prediction. *weights* count before *counted*; *unknown* are sentences about what
-    could not be read. Raises ``WhatIfError``.
-    """
+    """Returns the prediction. *weights* count before *counted*. Raises ``WhatIfError``."""
     meta = service.metadata
     _check(service)
-    kinds = kinds_of(state.slices(meta.namespace, meta.name), family_of(service), by_node=False)
-    ready: Counter[str] = Counter()
-    for kind, number in kinds.items():
-        ready[kind.zone] += number if kind.ready else 0
-    ready = +ready
-    zones = _zone_views(state)
-    if not ready:
+    slices = state.slices(meta.namespace, meta.name)
+    before, inputs = read_hints(service, slices, family_of(service), state.nodes)
+    endpoints, zones = inputs.endpoints, inputs.zones
+    if not endpoints:
         raise WhatIfError(f"Service {meta.key} has no ready endpoint: sliceplane explain says why")
     if len(zones) < 2:
         raise WhatIfError(
             f"{count(len(zones), 'zone', 'has')} ready Nodes: there is nothing to prefer"
         )
-    annotations = meta.annotations or {}
-    view = ServiceView(namespace=meta.namespace, name=meta.name, annotations=annotations)
-    inputs = HintInputs(view, dict(sorted(ready.items())), zones)
     demand = _demand(state, service, weights, counted, zones)
     try:
-        allowed = 1 + overload_of(annotations)
-        annotation = _decision(inputs, demand)
+        allowed, annotation = inputs.bound, _decision(inputs, demand)
+        after = inputs.placement(annotation)
     except HeuristicError as error:
         raise WhatIfError(f"Service {meta.key} gets no hints: {error}") from error
-    present = requested_distribution(annotations, service.spec.traffic_distribution)
-    measured, placement = _value(MeasuredZones.name, inputs, demand, annotation)
+    present = requested_distribution(meta.annotations or {}, service.spec.traffic_distribution)
+    hints: dict[str, Placement | str] = {
+        f"{NOW} ({present or 'no value'})": before,
+        MEASURED: after,
+        SAME_ZONE: same_zone_placement(endpoints),
+        Balanced.name: inputs.query(Balanced(), ""),
+    }
     return MeasuredPrediction(
         service=service,
         origin=state.origin,
         demand=demand,
-        endpoints=inputs.endpoints,
-        values=(
-            PredictedValue(f"{NOW} ({present or 'no value'})", _shares(kinds, demand)),
-            measured,
-            _value(_SAME_ZONE, inputs, demand, "")[0],
-            _value(Balanced.name, inputs, demand, "")[0],
-        ),
+        endpoints=endpoints,
+        values=tuple(hint_loads(name, hints[name], inputs, demand.parts) for name in hints),
         allowed=allowed,
-        moved=moves_between(_placement(kinds), placement),
+        moved=moves_between(before, after),
         annotation=annotation,
-        unknown=(*unknown, *demand.unknown, *_always_unknown(service, demand, zones)),
+        unknown=(*counted.unknown, *demand.unknown, *_always_unknown(service, demand, zones)),
     )
 
 
@@ -190,13 +182,6 @@ def _check(service: Service) -> None:
         raise WhatIfError(f"Service {key} has no selector: no controller writes its hints")
 
 
-def _zone_views(state: ClusterState) -> tuple[ZoneView, ...]:
-    zones = ZoneShares()
-    for node in state.nodes:
-        zones.replace(None, NodeFacts(node))
-    return zones.views
-
-
 # -- demand
 
 
@@ -206,7 +191,6 @@ def count_demand(
     """Counts between two reads of Leases, each over the time between its own two reports. A total
     below the first one is that of a new counter; one without a first counts nothing.
     """
-    uid = service.metadata.uid[:UID_LENGTH]
     before = {lease.metadata.key: lease for lease in first}
     rates: dict[str, float] = {}
     reporters: set[str] = set()
@@ -214,36 +198,31 @@ def count_demand(
         name = lease.metadata.name
         earlier = before.get(lease.metadata.key)
         span_s = 0.0 if earlier is None else _renewed_at(lease) - _renewed_at(earlier)
-        text = _report_of(lease)
-        if earlier is None or span_s <= 0 or not text:
+        if earlier is None or span_s <= 0 or not _report_of(lease):
             continue
         reporter = name.removeprefix(LEASE_PREFIX)
         reporters.add(reporter)
-        totals = read_demand(_report_of(earlier)).counts
-        for key, total in read_demand(text).counts.items():
-            zone, _, of = key.rpartition("/")
+        totals = _totals(earlier, service)
+        for zone, total in _totals(lease, service).items():
+            connections = count_since(totals.get(zone, total), total)
             if reporter != name:  # a node reports for its own zone alone
                 zone = "" if zone else zone_by_node.get(reporter, "")
-            if of == uid and zone:
-                start = totals.get(key, total)
-                grown = total - start if total >= start else total
-                rates[zone] = rates.get(zone, 0.0) + grown / span_s
+            if zone:
+                rates[zone] = rates.get(zone, 0.0) + connections / span_s
     return CountedDemand(rates, frozenset(reporters))
 
 
 def are_counted(leases: Iterable[Lease], service: Service) -> bool:
     """Returns True if a report has a total of *service*."""
+    return any(_totals(lease, service) for lease in leases)
+
+
+def _totals(lease: Lease, service: Service) -> dict[str, int]:
+    """Returns the totals of *service* by the zone that the report names; "": none."""
     uid = service.metadata.uid[:UID_LENGTH]
-    return any(
-        key.rpartition("/")[2] == uid
-        for lease in leases
-        for key in read_demand(_report_of(lease)).counts
-    )
-
-
-def demand_source(service: Service) -> str:
-    """Returns the annotation that names the source of demand."""
-    return (service.metadata.annotations or {}).get(ANNOTATION_DEMAND, CONNECTIONS)
+    counts = read_demand(_report_of(lease)).counts
+    keys = [(key, *key.rpartition("/")) for key in counts]
+    return {zone: counts[key] for key, zone, _, of in keys if of == uid}
 
 
 def _report_of(lease: Lease) -> str:
@@ -258,35 +237,30 @@ def _demand(
     state: ClusterState,
     service: Service,
     weights: Mapping[str, Fraction],
-    counted: CountedDemand | None,
+    counted: CountedDemand,
     zones: tuple[ZoneView, ...],
 ) -> ZoneDemand:
     source = demand_source(service)
-    fixed = read_weights(source.removeprefix(WEIGHTS)) if source.startswith(WEIGHTS) else {}
     if weights:
-        return ZoneDemand(_parts(weights), "Connections start as the command line says")
-    if fixed:
+        return ZoneDemand(parts(weights), "Connections start as the command line says")
+    if fixed := read_weights(source):
         origin = f"Connections start as the annotation {ANNOTATION_DEMAND} says"
-        return ZoneDemand(
-            _parts({zone: Fraction(weight) for zone, weight in fixed.items()}), origin
-        )
-    if counted is not None and any(counted.rates.values()):
+        return ZoneDemand(parts(fixed), origin)
+    if any(counted.rates.values()):
         return _counted(state, source, counted, zones)
-    last = read_shares((service.metadata.annotations or {}).get(ANNOTATION_SHARES, ""))
-    if last:
+    if last := read_shares((service.metadata.annotations or {}).get(ANNOTATION_SHARES, "")):
         return ZoneDemand(
-            _parts({zone: Fraction(number) for zone, number in last.items()}),
+            parts(last),
             f"Connections start as the last decision says, the annotation {ANNOTATION_SHARES}",
             unknown=("What nodes report now: nothing was counted.",),
         )
-    cpu = {zone.name: Fraction(zone.share) for zone in zones}
     why = (
         f"no report has {source} to it"
         if is_measured(service)
-        else f"{source} are counted of Services that ask for {MeasuredZones.name} alone"
+        else f"{source} are counted of Services that ask for {MEASURED} alone"
     )
     return ZoneDemand(
-        _parts(cpu if any(cpu.values()) else dict.fromkeys(cpu, Fraction(1))),
+        cpu_parts(zones),
         "Connections start where Nodes have CPU, for want of anything better",
         unknown=(
             f"Where connections start: {why}. --weights zone-a=3,zone-b=1 says what you expect.",
@@ -301,11 +275,7 @@ def _counted(
     total = sum(counted.rates.values())
     unknown = []
     if source == CONNECTIONS:
-        expected = sorted(
-            node.metadata.name
-            for node in state.nodes
-            if (facts := NodeFacts(node)).counted and facts.zone
-        )
+        expected = counted_nodes(state.nodes)
         silent = [name for name in expected if name not in counted.reporters]
         if silent:
             unknown.append(
@@ -318,17 +288,12 @@ def _counted(
             f"{WINDOW_S:.0f} s on, and these are {law.connections:.0f}."
         )
     return ZoneDemand(
-        _parts({zone: Fraction(rate) for zone, rate in counted.rates.items()}),
+        parts(counted.rates),
         f"{source.capitalize()} start as {len(counted.reporters)} reporters counted them, "
         f"{total:,.1f} a second",
         law,
         tuple(unknown),
     )
-
-
-def _parts(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    total = sum(weights.values(), Fraction(0))
-    return {zone: weight / total for zone, weight in sorted(weights.items())}
 
 
 def _always_unknown(
@@ -351,49 +316,3 @@ def _decision(inputs: HintInputs, demand: ZoneDemand) -> str:
         return write_shares(round_shares({zone: float(p) for zone, p in demand.parts.items()}))
     current = inputs.service.annotations.get(ANNOTATION_SHARES, "")
     return decide(inputs, current, demand.law)
-
-
-def _value(
-    name: str, inputs: HintInputs, demand: ZoneDemand, annotation: str
-) -> tuple[PredictedValue, Placement]:
-    placement: Placement = {zone: {(): count} for zone, count in inputs.endpoints.items()}
-    problem = ""
-    try:
-        if name == _SAME_ZONE:
-            placement = {
-                zone: {(zone,) if zone else (): count} for zone, count in inputs.endpoints.items()
-            }
-        elif name == MeasuredZones.name:
-            placement = placement_of(inputs, annotation)
-        else:
-            placement = placement_of(inputs, "", Balanced())
-    except HeuristicError as error:
-        problem = str(error)
-    kinds = Counter(
-        {
-            EndpointKind(zone=zone, zone_hints=names): count
-            for zone, by_names in placement.items()
-            for names, count in by_names.items()
-        }
-    )
-    return PredictedValue(name, _shares(kinds, demand), problem), placement
-
-
-def _placement(kinds: Kinds) -> Placement:
-    placement: Placement = {}
-    for kind, number in kinds.items():
-        if kind.ready:
-            by_names = placement.setdefault(kind.zone, {})
-            names = tuple(sorted(kind.zone_hints))
-            by_names[names] = by_names.get(names, 0) + number
-    return placement
-
-
-def _shares(kinds: Kinds, demand: ZoneDemand) -> TrafficShares:
-    return shares(kinds, at_zones(demand.parts, ()))
-
-
-def zone_of_nodes(state: ClusterState) -> dict[str, str]:
-    return {
-        node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes
-    }

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from sliceplane.api.findings.wording import part
-from sliceplane.consume.balancing.shares import TrafficShares
 from sliceplane.consume.demand import MEASURED, is_measured
+from sliceplane.diagnose.zone_loads import HintLoads, factor
 from sliceplane.kit.columns import table
 from sliceplane.lab.whatif.assumptions import percent, zone_name
-from sliceplane.lab.whatif.measured import MeasuredPrediction, PredictedValue
-from sliceplane.lab.whatif.text import in_zone
-
-_WIDTH: Final = 100
+from sliceplane.lab.whatif.measured import MeasuredPrediction
+from sliceplane.lab.whatif.text import bullet, in_zone, wrapped
 
 
 def as_text(prediction: MeasuredPrediction, width: int | None) -> str:
@@ -25,7 +22,7 @@ def as_text(prediction: MeasuredPrediction, width: int | None) -> str:
         [
             f"Service {prediction.service.metadata.key}: hints by measured zones",
             prediction.origin,
-            *_wrapped(f"{demand.origin}.", width),
+            *wrapped(f"{demand.origin}.", width),
         ],
         list(
             table(
@@ -41,14 +38,10 @@ def as_text(prediction: MeasuredPrediction, width: int | None) -> str:
                 width=width,
             )
         ),
-        [line for sentence in _sentences(prediction) for line in _wrapped(sentence, width)],
+        [line for sentence in _sentences(prediction) for line in wrapped(sentence, width)],
         [
             "Not known",
-            *(
-                line
-                for sentence in prediction.unknown
-                for line in _wrapped(sentence, width, "  - ", "    ")
-            ),
+            *(line for sentence in prediction.unknown for line in bullet(sentence, width)),
         ],
     ]
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -60,20 +53,14 @@ def _zones(prediction: MeasuredPrediction) -> Iterator[tuple[str, ...]]:
             zone_name(zone),
             percent(prediction.demand.parts[zone]) if zone in prediction.demand.parts else "-",
             f"{prediction.endpoints.get(zone, 0):,}",
-            _load(prediction.before, zone),
-            _load(prediction.after, zone),
+            factor(prediction.before.load(zone)),
+            factor(prediction.after.load(zone)),
         )
 
 
-def _load(shares: TrafficShares, zone: str) -> str:
-    load = shares.load(zone)
-    return f"{float(load):.2f} x" if load else "-"
-
-
-def _value(value: PredictedValue) -> tuple[str, ...]:
-    load = value.shares.greatest[0]
+def _value(value: HintLoads) -> tuple[str, ...]:
     remark = f"no hints: {value.problem}" if value.problem else in_zone(value.shares)
-    return value.name, f"{float(load):.2f} x", percent(value.shares.leaving), remark
+    return value.name, factor(value.shares.greatest[0]), percent(value.shares.leaving), remark
 
 
 def _sentences(prediction: MeasuredPrediction) -> Iterator[str]:
@@ -85,7 +72,7 @@ def _sentences(prediction: MeasuredPrediction) -> Iterator[str]:
         "allowed (sliceplane.dev/max-overload)."
     )
     if prediction.is_worse:
-        yield f"No hints keep the load within {allowed:g} x: {float(after):.2f} x is the least found."
+        yield f"No hints keep the load within {allowed:g} x: {factor(after)} is the least found."
     if not prediction.moved:
         yield "No endpoint gets other hints."
     else:
@@ -99,17 +86,6 @@ def _sentences(prediction: MeasuredPrediction) -> Iterator[str]:
             f"To ask for it: kubectl annotate service -n {meta.namespace} {meta.name} "
             f"service.kubernetes.io/topology-mode={MEASURED}"
         )
-
-
-def _wrapped(sentence: str, width: int | None, first: str = "", later: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        sentence,
-        width or _WIDTH,
-        initial_indent=first,
-        subsequent_indent=later,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 def as_document(prediction: MeasuredPrediction) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from sliceplane.consume.balancing.shares import (
     at_zones,
     cure,
     kinds_of,
+    ready_by_zone,
     shares,
     without,
 )
@@ -99,10 +100,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for kind, number in self.kinds.items():
-            counts[kind.zone] += number if kind.ready else 0
-        return counts
+        return ready_by_zone(self.kinds)
 
     @property
     def endpoints(self) -> int:

@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Services
 from sliceplane.consume.balancing.shares import chance
 from sliceplane.emulation.replicaset import deletion_rank
@@ -259,9 +258,7 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
         if pod.is_active and selector.items() <= (pod.metadata.labels or {}).items()
     ]
     crowd = Counter(pod.spec.node_name for pod in pods)
-    zones = {
-        node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes
-    }
+    zones = state.zone_by_node
     delay_by_deletion: dict[frozenset[tuple[str, int]], float] = {}
     for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
         delay_s = (early + late) / 2

@@ -13,7 +13,7 @@ import msgspec
 
 from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.findings.wording import no_such
 from sliceplane.api.meta import Document, Object
@@ -90,6 +90,13 @@ class ClusterState(msgspec.Struct, frozen=True):
     @property
     def nodes(self) -> tuple[Node, ...]:
         return self.objects(Nodes, Node)
+
+    @property
+    def zone_by_node(self) -> dict[str, str]:
+        return {
+            node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "")
+            for node in self.nodes
+        }
 
     def pods(self, namespace: str = "") -> tuple[Pod, ...]:
         return self.objects(Pods, Pod, namespace)

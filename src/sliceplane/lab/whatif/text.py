@@ -10,6 +10,7 @@ from typing import Final
 
 from sliceplane.api.findings.wording import count, verb
 from sliceplane.consume.balancing.shares import OVERLOAD, TrafficShares
+from sliceplane.diagnose.zone_loads import factor
 from sliceplane.kit.columns import table
 from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import percent, rate, zone_name
@@ -35,13 +36,13 @@ def as_text(prediction: Prediction, width: int | None, real: WhatIfOutcome | Non
     changes = ", ".join(question.changes.texts) or "nothing changes"
     blocks = [
         [
-            *_wrapped(f"What if: {changes}", width),
+            *wrapped(f"What if: {changes}", width),
             f"Service {question.service.metadata.key}",
             prediction.origin,
         ],
         [
             "Assumed",
-            *(line for sentence in prediction.assumed for line in _bullet(sentence, width)),
+            *(line for sentence in prediction.assumed for line in bullet(sentence, width)),
         ],
         list(table(("", "now", "then", "difference"), list(_rows(prediction)), width=width)),
         list(
@@ -54,7 +55,7 @@ def as_text(prediction: Prediction, width: int | None, real: WhatIfOutcome | Non
             if prediction.moments
             else []
         ),
-        [line for sentence in judgement(prediction) for line in _wrapped(sentence, width)],
+        [line for sentence in judgement(prediction) for line in wrapped(sentence, width)],
     ]
     if real is not None:
         blocks += _outcome(prediction, real, width)
@@ -73,11 +74,11 @@ def _outcome(prediction: Prediction, real: WhatIfOutcome, width: int | None) -> 
         verdict += f" The recording is not whole: {real.problem}"
     return [
         list(table(("", "foreseen", "happened", ""), list(rows(figures)), width=width)),
-        _wrapped(verdict, width),
+        wrapped(verdict, width),
     ]
 
 
-def _bullet(sentence: str, width: int | None) -> list[str]:
+def bullet(sentence: str, width: int | None) -> list[str]:
     return textwrap.wrap(
         sentence,
         width or _WIDTH,
@@ -87,7 +88,7 @@ def _bullet(sentence: str, width: int | None) -> list[str]:
     )
 
 
-def _wrapped(sentence: str, width: int | None) -> list[str]:
+def wrapped(sentence: str, width: int | None) -> list[str]:
     return textwrap.wrap(sentence, width or _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -128,7 +129,7 @@ def _rows(prediction: Prediction) -> Iterator[tuple[str, ...]]:
     if before.shares.dropped or after.shares.dropped:
         dropped = (before.shares.dropped, after.shares.dropped)
         yield "finds no endpoint", percent(dropped[0]), percent(dropped[1]), _points(dropped)
-    greatest = ranged(*map(_factor, prediction.between(lambda run: run.greatest)))
+    greatest = ranged(*map(factor, prediction.between(lambda run: run.greatest)))
     yield "greatest load", _load(before.shares), greatest, in_zone(after.shares)
     if before.loads.rate is not None and after.loads.rate is not None:
         yield (
@@ -180,7 +181,7 @@ def _zones(prediction: Prediction) -> Iterator[tuple[str, ...]]:
 
 def _of_one(at: Picture, zone: str) -> str:
     return (
-        _factor(at.shares.load(zone)) if at.loads.rate is None else _figure(at.loads.rate_in(zone))
+        factor(at.shares.load(zone)) if at.loads.rate is None else _figure(at.loads.rate_in(zone))
     )
 
 
@@ -233,13 +234,13 @@ def _overload(prediction: Prediction, loads: Loads) -> str:
     """Returns a sentence about overload: an endpoint gets more than its capacity, or than a
     multiple of an even share.
     """
-    factor, zone = loads.shares.greatest
+    most, zone = loads.shares.greatest
     which = "each endpoint" if _is_even(loads.shares) else f"an endpoint in {zone_name(zone)}"
     capacity = prediction.question.clients.capacity
     if capacity is None:
         if loads.used > 1:
             return (
-                f"Overload: {which} gets {_factor(factor)} an even share, more than "
+                f"Overload: {which} gets {factor(most)} an even share, more than "
                 f"{float(OVERLOAD):g} times."
             )
         return f"No overload: no endpoint gets more than {float(OVERLOAD):g} times an even share."
@@ -342,22 +343,18 @@ def _points(shares: tuple[Fraction, Fraction]) -> str:
     return f"{difference:+.1f} points" if round(difference, 1) else "."
 
 
-def _factor(factor: Fraction) -> str:
-    return f"{float(factor):.2f} x" if factor else "-"
-
-
 def _figure(requests: Fraction) -> str:
     number = float(requests)
     return f"{number:,.0f}" if number >= 99.5 or not number else f"{number:.3g}"
 
 
 def _load(shares: TrafficShares) -> str:
-    return _factor(shares.greatest[0])
+    return factor(shares.greatest[0])
 
 
 def in_zone(shares: TrafficShares, before: str = "") -> str:
-    factor, zone = shares.greatest
-    if not factor:
+    most, zone = shares.greatest
+    if not most:
         return ""
     return f"{before}everywhere" if _is_even(shares) else f"{before}in {zone_name(zone)}"
 

@@ -19,7 +19,7 @@ import msgspec
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.consume.balancing.shares import TrafficShares, kinds_of, shares
+from sliceplane.consume.balancing.shares import TrafficShares, kinds_of, ready_by_zone, shares
 from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.lab.whatif.assumptions import percent
 from sliceplane.lab.whatif.picture import family_of
@@ -69,15 +69,12 @@ def read_outcome(
         by_node=prediction.after.policy == "Local",
         by_subset=prediction.running.subsetting.by_zone,
     )
-    ready: Counter[str] = Counter()
-    for kind, number in kinds.items():
-        ready[kind.zone] += number if kind.ready else 0
     return WhatIfOutcome(
         creates=counted["create"],
         updates=counted["update"],
         deletes=counted["delete"],
         slices=len(slices),
-        ready=ready,
+        ready=ready_by_zone(kinds),
         shares=shares(
             kinds, prediction.after.client_locations, local=prediction.after.policy == "Local"
         ),

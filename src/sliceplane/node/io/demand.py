@@ -63,7 +63,6 @@ async def _update(demand: ServiceDemand, family: Family, runner: NftRunner, netn
         transaction = demand.take_transaction(family)
         if transaction is not None:
             await runner.write(transaction)
-            demand.on_written(family)
     except (OSError, RuntimeError, KernelError) as error:  # RuntimeError: no thread can be started
         demand.on_failed(family)
         return str(error)

@@ -15,12 +15,16 @@ make them change, so decisions do not oscillate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final, Literal
 
 from msgspec.structs import replace
 
-from sliceplane.consume.demand import MEASURED
+from sliceplane.api.core import Service
+from sliceplane.api.findings.wording import clipped
+from sliceplane.consume.demand import CONNECTIONS, MEASURED, REQUESTS, is_measured
+from sliceplane.consume.progress import ANNOTATION_DEMAND
 from sliceplane.kit.names import check_label_value
 from sliceplane.slices.heuristics.balanced import Balanced
 from sliceplane.slices.heuristics.types import Allocation, ServiceView, ZoneView
@@ -29,6 +33,10 @@ ANNOTATION_SHARES: Final = "sliceplane.dev/measured-shares"
 #: a share is a number of these parts
 PARTS: Final = 64
 _LENGTH_MAX: Final = PARTS * 80
+_SHARE: Final = re.compile(f"([^=]+)=([0-9]{{1,2}})/{PARTS}")
+#: in the annotation of the demand's source: fixed shares
+_WEIGHTS: Final = "weights:"
+_WEIGHT: Final = re.compile(r"\s*([^=]+)=([0-9]{1,9})\s*")
 
 
 class MeasuredZones:
@@ -49,15 +57,43 @@ class MeasuredZones:
 
 def read_shares(text: str) -> dict[str, int]:
     """Returns the parts by zone; empty if *text* is not an annotation whose parts add up."""
-    shares: dict[str, int] = {}
-    for entry in text.split(",") if len(text) <= _LENGTH_MAX else ():
-        zone, _, share = entry.partition("=")
-        parts = share.removesuffix(f"/{PARTS}")
-        is_number = parts != share and parts.isascii() and parts.isdecimal() and len(parts) <= 2
-        if not zone or check_label_value(zone) or not is_number or zone in shares:
-            return {}
-        shares[zone] = int(parts)
+    shares = _read_zones(text, _SHARE) if len(text) <= _LENGTH_MAX else {}
     return shares if sum(shares.values()) == PARTS else {}
+
+
+def measured_shares(service: Service) -> dict[str, int]:
+    """Returns the parts by zone in effect; empty if the Service does not ask, or none are."""
+    annotations = service.metadata.annotations or {}
+    return read_shares(annotations.get(ANNOTATION_SHARES, "")) if is_measured(service) else {}
+
+
+def read_weights(source: str) -> dict[str, int]:
+    """Returns the weights by zone of ``weights: zone-a=3,zone-b=1``, the source of a Service's demand;
+    empty if *source* is another, or malformed.
+    """
+    text = source.removeprefix(_WEIGHTS)
+    weights = _read_zones(text, _WEIGHT) if text != source else {}
+    return weights if any(weights.values()) else {}
+
+
+def source_problem(source: str) -> str:
+    """Returns a sentence about the source of a Service's demand; "": it is valid."""
+    if source in (CONNECTIONS, REQUESTS) or read_weights(source):
+        return ""
+    return (
+        f"{ANNOTATION_DEMAND} is {clipped(source)!r}, not {CONNECTIONS}, {REQUESTS} or "
+        f'"{_WEIGHTS} zone-a=3,zone-b=1"'
+    )
+
+
+def _read_zones(text: str, form: re.Pattern[str]) -> dict[str, int]:
+    """Returns numbers by zone; empty if an entry does not have the *form*, or repeats a zone."""
+    numbers: dict[str, int] = {}
+    for match in map(form.fullmatch, text.split(",")):
+        if match is None or check_label_value(match[1]) or match[1] in numbers:
+            return {}
+        numbers[match[1]] = int(match[2])
+    return numbers
 
 
 def write_shares(shares: Mapping[str, int]) -> str:

@@ -408,19 +408,10 @@ class ZonalHints(_PluginPolicy):
         getting: dict[tuple[str, _Names], int] = {}
         for zone, portion, difference in self._differences(portions):
             (getting if difference > 0 else giving)[zone, portion] = abs(difference)
-        if not self._moves_gradually:
-            return giving, getting
-        left = max(1, int(len(self._zone_by_pod) * STEP_PART))
-        for zone in self._counts:
-            amount = min(left, sum(count for key, count in getting.items() if key[0] == zone))
-            left -= amount
-            for moves in (giving, getting):
-                remaining = amount
-                for key in [key for key in moves if key[0] == zone]:
-                    moves[key] = min(moves[key], remaining)
-                    remaining -= moves[key]
-                    if not moves[key]:
-                        del moves[key]
+        if self._moves_gradually:
+            most = max(1, int(len(self._zone_by_pod) * STEP_PART))
+            # Both are in the order of zones, and a zone gives as many as it gets.
+            return _first_moves(giving, most), _first_moves(getting, most)
         return giving, getting
 
     def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
@@ -446,3 +437,13 @@ class ZonalHints(_PluginPolicy):
         assert self._hinted.keys() == (self._zone_by_pod.keys() if self.active else set()), (
             "hints are not the ready endpoints"
         )
+
+
+def _first_moves(moves: dict[tuple[str, _Names], int], most: int) -> dict[tuple[str, _Names], int]:
+    """Returns the first *most* of *moves*, which are numbers of endpoints."""
+    first = {}
+    for key, count in moves.items():
+        if most > 0:
+            first[key] = min(count, most)
+            most -= first[key]
+    return first

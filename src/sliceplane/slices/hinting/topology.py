@@ -10,11 +10,12 @@ alone; another heuristic would replace only these two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
+from sliceplane.api.core import Node
 from sliceplane.kit.containers import adjust_count
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.types import ZoneView
@@ -123,6 +124,14 @@ class ZoneShares:
                 self._allocations.clear()
             allocation = self._allocations[total] = allocate(total, self.shares)
         return allocation
+
+
+def zone_shares(nodes: Iterable[Node]) -> ZoneShares:
+    """Returns the shares of the zones of *nodes*."""
+    shares = ZoneShares()
+    for node in nodes:
+        shares.replace(None, NodeFacts(node))
+    return shares
 
 
 def _most_frequent(counts: Mapping[str, int]) -> str:

@@ -1,14 +1,23 @@
-"""Streams of load reports, beside the aggregated streams of the same clients (``xds.streams.load``).
+"""Requests of clients by Service and zone, from load reports (``envoy.service.load_stats.v3``): the
+demand of Services with measured zones whose annotation ``sliceplane.dev/demand`` is ``requests``.
 
-A client is admitted like one of an aggregated stream: it reports for the zone in which it is located,
-and for Services that it may see. While no Service wants reports, a client waits without a request.
+A client opens a stream beside its aggregated one, names its node, and is told which clusters to
+report and how often (``messages.load_request``). Each further message has the requests since the one
+before (``requests.read_load_stats``). The sums grow as long as the server runs, like the counters of
+nodes (``consume.demand``), and are reported in the server's Lease with the zone of the clients.
+
+A client may report whatever it wants. So it is admitted like one of an aggregated stream, reports for
+the zone in which it is located, which has a Node, and for Services that it may see; one report counts
+up to ``requests.LOAD_REQUESTS_MAX``. While no Service wants reports, a client waits without a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from sliceplane.api.errors import StatusError
@@ -19,29 +28,29 @@ from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, locate_cli
 from sliceplane.xds.io.connection import Call
 from sliceplane.xds.names import parse_key
 from sliceplane.xds.streams.actions import VisibleNamespaces
-from sliceplane.xds.streams.load import INTERVAL_S_MIN, LoadTotals, load_request, read_load
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
     PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
+    load_request,
 )
-from sliceplane.xds.streams.requests import ClientFacts, RequestError
+from sliceplane.xds.streams.requests import ClientFacts, RequestError, read_load_stats
 
+#: seconds between two reports, at least: a faster client is refused
+INTERVAL_S_MIN: Final = 1.0
 LOAD_PATH: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 
 
+@dataclass(slots=True)
 class _LoadStream:
     """``visible``: ``None`` until the client is admitted. ``requested``: the last request."""
 
-    __slots__ = ("admission", "reported_at", "requested", "visible", "zone")
-
-    def __init__(self) -> None:
-        self.admission: asyncio.Task[None] | None = None
-        self.visible: VisibleNamespaces | None = None
-        self.zone = ""
-        self.requested: frozenset[str] = frozenset()
-        self.reported_at = 0.0
+    admission: asyncio.Task[None] | None = None
+    visible: VisibleNamespaces | None = None
+    zone: str = ""
+    requested: frozenset[str] = frozenset()
+    reported_at: float = 0.0
 
 
 class LoadStreams:
@@ -61,7 +70,8 @@ class LoadStreams:
         self._clock = clock
         self._visibility = visibility
         self._streams: dict[Call, _LoadStream] = {}
-        self._totals = LoadTotals()
+        #: requests since the start, by ``ZONE/UID``
+        self._totals: Counter[str] = Counter()
 
     def opened(self, call: Call) -> None:
         self._streams[call] = _LoadStream()
@@ -76,14 +86,12 @@ class LoadStreams:
         if stream is None:
             return
         try:
-            report = read_load(data)
+            node, requests = read_load_stats(data)
         except RequestError as error:
             self._end(call, INVALID_ARGUMENT, str(error))
             return
         if stream.admission is None:
-            stream.admission = asyncio.create_task(
-                self._admit(call, stream, report.node or ClientFacts())
-            )
+            stream.admission = asyncio.create_task(self._admit(call, stream, node or ClientFacts()))
             return
         if stream.visible is None:
             return  # reports of what was not requested
@@ -93,9 +101,9 @@ class LoadStreams:
             self._end(call, RESOURCE_EXHAUSTED, f"more than one load report in {INTERVAL_S_MIN} s")
             return
         stream.reported_at = now
-        for cluster, requests in report.requests.items():
-            if cluster in stream.requested and cluster in self._catalog.measured:
-                self._totals.add(stream.zone, self._catalog.measured[cluster], requests)
+        for cluster in requests.keys() & stream.requested & self._catalog.measured.keys():
+            key = f"{stream.zone}/{self._catalog.measured[cluster]}"
+            self._totals[key] += requests[cluster]
 
     async def _admit(self, call: Call, stream: _LoadStream, node: ClientFacts) -> None:
         try:
@@ -134,8 +142,11 @@ class LoadStreams:
                 self._request(call, stream)
 
     def counts(self) -> dict[str, int]:
-        """Returns the requests since the start, by zone and UID."""
-        return self._totals.counts(frozenset(self._catalog.measured.values()))
+        """Returns the totals of the Services that want reports; forgets all others."""
+        uids = frozenset(self._catalog.measured.values())
+        for key in [key for key in self._totals if key.rpartition("/")[2] not in uids]:
+            del self._totals[key]
+        return self._totals
 
     def _end(self, call: Call, status: int, text: str) -> None:
         self.closed(call)

@@ -6,7 +6,7 @@ resource changes, all clients of a view usually get the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,8 @@ PERMISSION_DENIED: Final = 7
 RESOURCE_EXHAUSTED: Final = 8
 UNAVAILABLE: Final = 14
 
+#: seconds between two load reports of a client, as nodes read their counters
+LOAD_INTERVAL_S: Final = 10
 #: a gRPC client that receives a larger message ends the stream and reconnects, repeatedly
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: names of a response, so that it is encoded in a few milliseconds
@@ -144,3 +146,9 @@ def delta_ack(type_url: str, nonce: str) -> bytes:
     instead of decoding them.
     """
     return wire.text(2, type_url) + wire.text(6, nonce)
+
+
+def load_request(clusters: Collection[str]) -> bytes:
+    """Encodes the LoadStatsResponse that requests reports of *clusters*."""
+    names = [wire.text(1, name) for name in sorted(clusters)]
+    return b"".join((*names, wire.message(2, wire.integer(1, LOAD_INTERVAL_S))))

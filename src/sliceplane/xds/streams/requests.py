@@ -44,6 +44,8 @@ SHARED_MAX: Final = NAME_MAX + 64
 #: clusters of a load report, and localities of each of them
 LOAD_CLUSTERS_MAX: Final = 200
 LOAD_LOCALITIES_MAX: Final = 64
+#: requests to one cluster in one report that count, a million in a second
+LOAD_REQUESTS_MAX: Final = 10_000_000
 #: members of ``metadata`` that this server honours
 METADATA: Final = ("node_name", "namespace", "namespaces", "listeners", "leds")
 
@@ -171,23 +173,23 @@ def read_node(message: bytes, number: int) -> ClientFacts | None:
     return None
 
 
-def read_load_stats(message: bytes) -> tuple[ClientFacts | None, list[tuple[str, int]]]:
-    """Decodes a LoadStatsRequest: the node, and clusters with the requests issued to them; of
-    libraries that do not count those, the successful and the failed ones.
+def read_load_stats(message: bytes) -> tuple[ClientFacts | None, dict[str, int]]:
+    """Decodes a LoadStatsRequest: the node, and the requests issued to clusters; of libraries that do
+    not count those, the successful and the failed ones.
 
-    Reads ``LOAD_CLUSTERS_MAX`` clusters and ``LOAD_LOCALITIES_MAX`` localities of each. Raises
-    ``RequestError``.
+    Reads ``LOAD_CLUSTERS_MAX`` clusters and ``LOAD_LOCALITIES_MAX`` localities of each, and counts up
+    to ``LOAD_REQUESTS_MAX`` requests to a cluster. Raises ``RequestError``.
     """
     values = _Values.of(message, LOAD_CLUSTERS_MAX + HEAD_FIELDS_MAX)
-    stats: list[tuple[str, int]] = []
+    requests: dict[str, int] = {}
     for entry in values.messages(2):
         cluster = _Values.of(entry, LOAD_LOCALITIES_MAX)
-        requests = 0
+        name = cluster.text(1)
         for part in cluster.messages(2):
             locality = _Values.of(part, LOAD_LOCALITIES_MAX)
-            requests += locality.integer(8) or locality.integer(2) + locality.integer(4)
-        stats.append((cluster.text(1), requests))
-    return values.node(1), stats
+            issued = locality.integer(8) or locality.integer(2) + locality.integer(4)
+            requests[name] = min(requests.get(name, 0) + issued, LOAD_REQUESTS_MAX)
+    return values.node(1), requests
 
 
 def forget_shared() -> None:

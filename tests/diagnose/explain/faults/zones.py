@@ -173,7 +173,7 @@ planted("Z12", "a_zone_is_asked_about_that_is_none", ask("zone", "zone-d"))
 nearly("Z12", "a_slice_is_for_a_zone_that_nodes_have", for_zone("zone-b"))
 nearly("Z11 Z5", "a_zone_is_asked_about_that_is_well", do(add_service, "search"), *HINTED, OF_ZONE)
 
-# Z14 to Z17: measured zones
+# Z14 to Z18: measured zones
 
 SHARES = "sliceplane.dev/measured-shares"
 DEMAND = "sliceplane.dev/demand"
@@ -246,4 +246,39 @@ planted(
     "the_policy_is_local",
     measured("LocalPolicy"),
     put(f"{CART}:spec.internalTrafficPolicy", "Local"),
+)
+
+
+def event_of_cap(seconds: float, reason: str = "DemandCapped") -> Edit:
+    """The controller has reported node-1 so long ago."""
+    name = "sliceplane-proxy-node-1"
+    about = {"kind": "Lease", "namespace": "kube-node-lease", "name": name}
+    return do(
+        lambda world: world.add(
+            "Event",
+            "kube-node-lease",
+            f"{name}.1",
+            type="Warning",
+            reason=reason,
+            message="a sentence",
+            lastTimestamp=ago(seconds),
+            involvedObject=about,
+        )
+    )
+
+
+CAPPED = planted("Z18", "a_node_reports_a_million_connections", IS_MEASURED, event_of_cap(600))
+IS_COUNTED = counting("node-0", "node-1", "node-2")
+planted(
+    "Z18", "the_capped_node_is_asked_about", event_of_cap(600), IS_COUNTED, ask("node", "node-1")
+)
+nearly("Z18", "another_node_is_asked_about", event_of_cap(600), IS_COUNTED, ask("node", "node-0"))
+nearly("Z18", "a_node_was_capped_hours_ago", IS_MEASURED, event_of_cap(2 * 3600))
+nearly("Z18", "another_warning_about_its_lease", IS_MEASURED, event_of_cap(600, "Failed"))
+nearly("Z18", "nothing_is_measured_and_a_node_is_capped", event_of_cap(600))
+nearly(
+    "Z18",
+    "weights_do_not_depend_on_nodes",
+    CAPPED,
+    measured("Measured", "True", demand="weights: zone-a=3,zone-b=1"),
 )

@@ -12,28 +12,47 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.finding import Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some, verb
 from sliceplane.api.meta import Condition, find_condition
 from sliceplane.api.requests import Selection
 from sliceplane.api.selectors.distribution import requested_distribution
-from sliceplane.consume.demand import CONNECTIONS, MEASURED, REQUESTS, is_measured
-from sliceplane.consume.progress import ANNOTATION_DEMAND, LEASE_DURATION_S, LEASE_PREFIX
-from sliceplane.controllers.measured.controller import (
-    CONDITION,
-    KEPT_S,
-    WEIGHTS,
-    read_weights,
+from sliceplane.consume.demand import CONNECTIONS, MEASURED, REQUESTS, demand_source, is_measured
+from sliceplane.consume.progress import (
+    ANNOTATION_DEMAND,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
 )
-from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase
+from sliceplane.controllers.measured.controller import (
+    CAPPED_TOLD_S,
+    CONDITION,
+    DEMAND_CAPPED,
+    KEPT_S,
+)
+from sliceplane.controllers.measured.meter import CAP
+from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, ZoneCase, evidence_of
 from sliceplane.diagnose.explain.checks.consumers import PROXIES
 from sliceplane.diagnose.explain.checks.zones import hinted_zones, hints_unavailable
 from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import LEASES, NODES, SERVICES
+from sliceplane.diagnose.explain.objects import (
+    EVENTS,
+    LEASES,
+    NODES,
+    SERVICES,
+    FullEvent,
+    warnings_in,
+)
+from sliceplane.diagnose.zone_loads import counted_nodes
 from sliceplane.kit.times import time_or_zero
-from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, overload_of
-from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
+from sliceplane.slices.heuristics.measured import (
+    ANNOTATION_SHARES,
+    PARTS,
+    measured_shares,
+    read_shares,
+    source_problem,
+)
 from sliceplane.slices.heuristics.types import HeuristicError
 
 #: what happens while zones are not measured
@@ -43,6 +62,8 @@ _COUNTERS: Final = "sliceplane proxy, or sliceplane observe --demand beside kube
 
 def reads(case: ServiceCase) -> Iterator[Selection]:
     condition = _condition(case)
+    if _counts_connections(case):
+        yield warnings_in(LEASE_NAMESPACE)
     if condition is not None and condition.reason == "NodesSilent":
         yield PROXIES
         yield NODES.everywhere()
@@ -58,7 +79,7 @@ def _condition(case: ServiceCase) -> Condition | None:
 def not_measured(case: ServiceCase) -> Iterable[Finding]:
     """Z14, Z15, Z16, from the condition."""
     service = case.service
-    if not is_measured(service) or not case.selector or _demand_problem(case):
+    if not is_measured(service) or not case.selector or source_problem(demand_source(service)):
         return
     condition = _condition(case)
     if condition is None:
@@ -88,7 +109,7 @@ def _problem(case: ServiceCase, condition: Condition) -> tuple[str, str, str] | 
     name = case.name
     match condition.reason:
         case "NotMeasured":
-            if _source(case) == REQUESTS:
+            if demand_source(case.service) == REQUESTS:
                 counted = "no xDS server or EndpointView reports requests to"
                 counter = "run sliceplane xds, or give views tells= and zone="
             else:
@@ -138,9 +159,55 @@ def _silent(facts: Facts) -> tuple[list[str], list[str]]:
         if (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
         and facts.now - time_or_zero(lease.spec.renew_time or "") <= LEASE_DURATION_S
     }
-    nodes = [(node.metadata.name, NodeFacts(node)) for node in facts.of(NODES)]
-    expected = [name for name, node in nodes if node.counted and node.zone]
+    expected = counted_nodes(facts.of(NODES))
     return [name for name in expected if name not in reporting], expected
+
+
+def _counts_connections(case: ServiceCase) -> bool:
+    return is_measured(case.service) and demand_source(case.service) == CONNECTIONS
+
+
+def node_reads(case: NodeCase) -> Iterator[Selection]:
+    lease = case.facts.get(LEASES, LEASE_NAMESPACE, f"{LEASE_PREFIX}{case.name}")
+    if lease is not None and (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND):
+        yield warnings_in(LEASE_NAMESPACE)
+
+
+def capped(case: ServiceCase) -> Iterable[Finding]:
+    """Z18: nodes whose reports count only in part; the same for each Service, so told once."""
+    for event in case.facts.derived(_capped_events) if _counts_connections(case) else ():
+        yield _capped(case, event)
+
+
+def capped_node(case: NodeCase) -> Iterable[Finding]:
+    for event in case.facts.derived(_capped_events):
+        if event.involved_object.name == f"{LEASE_PREFIX}{case.name}":
+            yield _capped(case, event)
+
+
+def _capped(case: ServiceCase | NodeCase, event: FullEvent) -> Finding:
+    node = event.involved_object.name.removeprefix(LEASE_PREFIX)
+    return case.finding(
+        "Z18",
+        f"node {node} reports more than {CAP:g} times the connections of the median of its zone's "
+        "nodes, and counts as that much",
+        evidence_of(EVENTS, event, "reason", event.reason),
+        subject=ObjectName(NODES.resource.key, NODES.resource.kind, "", node),
+        effect="hints of Services with measured zones follow its clients in part only",
+        remedy="nothing for a gateway or a load test, else see who may write its Lease; its "
+        f"clients: kubectl get pods -A --field-selector spec.nodeName={node}",
+        certainty="likely",
+    )
+
+
+def _capped_events(facts: Facts) -> list[FullEvent]:
+    """Returns the Events about capped nodes that the controller would have repeated by now."""
+    return [
+        event
+        for event in facts.of(EVENTS, LEASE_NAMESPACE)
+        if event.reason == DEMAND_CAPPED
+        and facts.now - time_or_zero(event.last_observed) <= CAPPED_TOLD_S + LEASE_DURATION_S
+    ]
 
 
 def malformed(case: ServiceCase) -> Iterable[Finding]:
@@ -159,8 +226,8 @@ def malformed(case: ServiceCase) -> Iterable[Finding]:
                 (ANNOTATION_MAX_OVERLOAD, str(error), "the Service gets no hints", "20%")
             )
     shares = annotations.get(ANNOTATION_SHARES, "")
-    if present == MEASURED and _demand_problem(case):
-        problems.append((ANNOTATION_DEMAND, _demand_problem(case), _EFFECT, CONNECTIONS))
+    if present == MEASURED and (problem := source_problem(demand_source(service))):
+        problems.append((ANNOTATION_DEMAND, problem, _EFFECT, CONNECTIONS))
     if present == MEASURED and shares and not read_shares(shares):
         sentence = (
             f"{ANNOTATION_SHARES} is {clipped(shares)!r}, not parts of {PARTS} that add up, such as "
@@ -179,26 +246,6 @@ def malformed(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
-def _source(case: ServiceCase) -> str:
-    return (case.service.metadata.annotations or {}).get(ANNOTATION_DEMAND, CONNECTIONS)
-
-
-def _demand_problem(case: ServiceCase) -> str:
-    """Returns a sentence about the annotation of the demand's source; "": it is valid."""
-    source = _source(case)
-    is_valid = (
-        bool(read_weights(source.removeprefix(WEIGHTS)))
-        if source.startswith(WEIGHTS)
-        else source in (CONNECTIONS, REQUESTS)
-    )
-    if is_valid:
-        return ""
-    return (
-        f"{ANNOTATION_DEMAND} is {clipped(source)!r}, not {CONNECTIONS}, {REQUESTS} or "
-        f'"{WEIGHTS} zone-a=3,zone-b=1"'
-    )
-
-
 # -- sentences
 
 
@@ -209,7 +256,7 @@ def describe(case: ServiceCase) -> str:
     condition = _condition(case)
     if not is_measured(case.service):
         return ""
-    shares = _shares(case)
+    shares = measured_shares(case.service)
     phrases = [
         f"its hints follow measured zones: {_listed(shares)}"
         if shares
@@ -236,7 +283,7 @@ def describe_zone(case: ZoneCase) -> str:
         meta = service.metadata
         of = ServiceCase(case.facts, case.question, meta.namespace, meta.name)
         others = _serving_others(of)
-        shares = _shares(of)
+        shares = measured_shares(service)
         if case.name in shares:
             helpers = others.get(case.name, Counter())
             served = sorted(zone for zone, by_zone in others.items() if by_zone[case.name])
@@ -249,12 +296,6 @@ def describe_zone(case: ZoneCase) -> str:
                 f"{shares[case.name] / PARTS:.0%} of the connections to {meta.key} start in it{also}{gives}"
             )
     return f"{case.name}: {some(phrases)}" if phrases else ""
-
-
-def _shares(case: ServiceCase) -> dict[str, int]:
-    if not is_measured(case.service):
-        return {}
-    return read_shares((case.service.metadata.annotations or {}).get(ANNOTATION_SHARES, ""))
 
 
 def _listed(shares: dict[str, int]) -> str:
@@ -273,4 +314,4 @@ def _serving_others(case: ServiceCase) -> dict[str, Counter[str]]:
     return dict(sorted(others.items()))
 
 
-CHECKS = (not_measured, malformed)
+CHECKS = (not_measured, malformed, capped)

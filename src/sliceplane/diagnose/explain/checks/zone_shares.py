@@ -41,7 +41,7 @@ from sliceplane.diagnose.explain.checks.zones import (
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.hinting.topology import ZoneShares
+from sliceplane.slices.hinting.topology import ZoneShares, zone_shares
 
 
 def auto_without_hints(case: ServiceCase) -> Iterable[Finding]:
@@ -85,10 +85,7 @@ def auto_without_hints(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _shares(facts: Facts) -> ZoneShares:
-    shares = ZoneShares()
-    for node in facts.of(NODES):
-        shares.replace(None, NodeFacts(node))
-    return shares
+    return zone_shares(facts.of(NODES))
 
 
 def _lacking(facts: Facts) -> list[Node]:

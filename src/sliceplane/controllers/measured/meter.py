@@ -269,7 +269,9 @@ class DemandMeter:
         span_s = now - reporter.reported_at
         if span_s <= 0:
             return
-        counts = {key: total for key, total in demand.counts.items() if is_counted(key)}
+        counts = demand.counts
+        if not counts.keys() <= self._uids.keys():  # most nodes report followed Services alone
+            counts = {key: total for key, total in counts.items() if is_counted(key)}
         rates = _take_rates(reporter, counts, now)
         if source is self._nodes:
             rates = self._capped_rates(name, reporter, rates, span_s)

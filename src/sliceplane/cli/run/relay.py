@@ -9,10 +9,19 @@ import click
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.cluster import connect
-from sliceplane.cli.flags import EXISTING_FILE, FILE, duration, option, string, switch
+from sliceplane.cli.flags import (
+    EXISTING_FILE,
+    FILE,
+    duration,
+    option,
+    string,
+    switch,
+    with_options,
+)
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, print_listening, require, run, work_until
+from sliceplane.cli.run.access import front_proxies, front_proxy_options
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
@@ -92,6 +101,14 @@ def _name(text: str) -> str:
     "Authorities (PEM) whose client certificates are trusted; others come with a token.",
     type=EXISTING_FILE,
 )
+@with_options(*front_proxy_options)
+@option(
+    "--proxy-client-cert-file",
+    "Certificate (PEM) by which the parent knows this relay as a front proxy: requests of clients with "
+    "a certificate are passed on, too.",
+    type=EXISTING_FILE,
+)
+@option("--proxy-client-key-file", "And its key.", type=EXISTING_FILE)
 @switch(
     "--trust-nodes",
     "Nodes (system:node:NAME in system:nodes) read without a question to the parent.",
@@ -140,12 +157,17 @@ def _config(flags: dict[str, Any]) -> RelayConfig:
     from sliceplane.relay.io.relay import RelayConfig
 
     address, port = flags["listen"]
+    shown = flags["proxy_client_cert_file"], flags["proxy_client_key_file"]
+    if (shown[0] is None) != (shown[1] is None):
+        raise click.UsageError("--proxy-client-cert-file and --proxy-client-key-file go together")
     return RelayConfig(
         bind_address=address,
         port=port,
         cert_file=flags["tls_cert_file"],
         key_file=flags["tls_private_key_file"],
         client_ca_file=flags["client_ca_file"],
+        front_proxies=front_proxies(flags),
+        proxy_certificate=shown if shown[0] is not None else None,
         resources=flags["resources"],
         trust_nodes=flags["trust_nodes"],
         reports_name=flags["aggregate_reports"],

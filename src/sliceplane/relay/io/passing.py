@@ -50,7 +50,7 @@ BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_S_MAX: Final = 65.0
 #: of the answer that tells whether the parent believes a front proxy
 ANSWER_BYTES_MAX: Final = 64 * 1024
-_WHO_AM_I: Final = '{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
+_WHO_AM_I: Final = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 #: methods that may be sent twice (RFC 9110, section 9.2.2)
 _REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")
 #: of one connection alone (RFC 9110, section 7.6.1), and what is made anew
@@ -74,27 +74,28 @@ class _ProxyPool(ConnectionPool):
         self._name = name
         self._question = (
             f"POST {server.path}{SelfSubjectReviews.path()} HTTP/1.1\r\nHost: {server.netloc}\r\n"
-            f"Via: 1.1 {name}\r\nX-Remote-User: {name}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(_WHO_AM_I)}\r\n\r\n{_WHO_AM_I}"
+            f"X-Remote-User: {name}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(_WHO_AM_I)}\r\nVia: "
         ).encode()
         #: the certificate for which the parent has given the right answer, and until when it counts
         self._proven = (0, 0.0)
 
-    async def ask(
-        self, method: str, message: bytes, *, is_repeatable: bool, recheck_files: bool = False
-    ) -> ClientConnection:
-        """Raises the 403 ``StatusError``, too, if the parent does not believe the headers."""
+    async def prove(self, via: bytes) -> None:
+        """Returns if the parent believes the headers, and else raises the 403 ``StatusError``, and as
+        ``ask``.  *via*: of the request that needs it, so that the question ends in a loop, too.
+        """
         now = asyncio.get_running_loop().time()
         assert self._connection.tls is not None, "a certificate is shown"
         number, until = self._proven
-        if self._connection.tls.current()[0] != number or now > until:
-            connection = await super().ask("POST", self._question, is_repeatable=True)
-            try:
-                self._check(connection.answer.status, await connection.body(ANSWER_BYTES_MAX))
-            finally:
-                self.release(connection)
-            self._proven = connection.tls_number, now + VERDICT_S
-        return await super().ask(method, message, is_repeatable=is_repeatable)
+        if self._connection.tls.current()[0] == number and now < until:
+            return
+        message = b"%b%b\r\n\r\n%b" % (self._question, via, _WHO_AM_I)
+        connection = await self.ask("POST", message, is_repeatable=True)
+        try:
+            self._check(connection.answer.status, await connection.body(ANSWER_BYTES_MAX))
+        finally:
+            self.release(connection)
+        self._proven = connection.tls_number, now + VERDICT_S
 
     def _check(self, status: int, body: bytes) -> None:
         user = self_of(body) if status == 201 else ""
@@ -233,13 +234,18 @@ class Passage:
 
     def _fields(self, request: Request, scope: Any, host: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Returns the headers of the request as it is passed on, but for the length."""
+        yield b"Host", host
+        fields = passed(scope["headers"])
+        if request.certificate is not None and _has_certificate_alone(request):
+            fields = (field for field in fields if field[0] != b"authorization")
+            yield from headers_of(request.certificate.user)
+        yield from fields
+        yield b"Via", self._via(request)
+
+    def _via(self, request: Request) -> bytes:
         via = request.header(b"via")
         mine = f"1.1 {self._name}"
-        yield b"Host", host
-        yield from passed(scope["headers"])
-        if request.certificate is not None and _has_certificate_alone(request):
-            yield from headers_of(request.certificate.user)
-        yield b"Via", (f"{via}, {mine}" if via else mine).encode("latin-1")
+        return (f"{via}, {mine}" if via else mine).encode("latin-1")
 
     async def _exchange(
         self, request: Request, scope: Any, body: bytes, receive: Receive, send: Send
@@ -249,23 +255,26 @@ class Passage:
         way = self._ways[number]
         message = self._message(request, scope, body, way)
         # On no connection that shows the relay's certificate is a request that names no child.
-        is_proxied = way.proxy_pool is not None and _has_certificate_alone(request)
-        pool = way.proxy_pool if way.proxy_pool is not None and is_proxied else way.pool
+        proxy_pool = way.proxy_pool if _has_certificate_alone(request) else None
+        pool = proxy_pool or way.pool
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
+                if proxy_pool is not None:
+                    await proxy_pool.prove(self._via(request))
                 connection = await pool.ask(
                     request.method, message, is_repeatable=request.method in _REPEATABLE
                 )
         except (OSError, TimeoutError, BadStream, Unreachable) as error:
-            if not is_proxied:  # the parent may refuse the certificate, and be sound
+            if proxy_pool is None:  # the parent may refuse the certificate, and be sound
                 self._siblings.on_failure(number)
             raise unavailable(
                 f"the relay's parent gives no answer: {why_no_answer(error)}"
             ) from error
         try:
             self._trust(request, connection.answer.status)
-            ends_in = request.credentials_end_in(self._clock()) if is_proxied else None
-            async with asyncio.timeout(ends_in):
+            # Upstream lets a watch outlive its token.
+            ends_in = request.credentials_end_in(self._clock())
+            async with asyncio.timeout(ends_in if proxy_pool is not None else None):
                 await self._answer(request, connection, receive, send)
         except TimeoutError:
             raise ConnectionAbortedError("the child's certificate is over") from None

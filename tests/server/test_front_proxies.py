@@ -26,6 +26,7 @@ from sliceplane.server.io.connections.front_proxy import headers_of, of_request
 from sliceplane.watch.io.certificates import Certificate
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+WHO_AM_I = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 Files = tuple[Path, Path]
 #: in the spellings that a reader might take for the same name, or not
 SPOOFED = (
@@ -103,8 +104,9 @@ def who(
         opened.putrequest("POST", REVIEWS)
         for name, value in dict(fields).items() if isinstance(fields, dict) else fields:
             opened.putheader(name, value.encode())
-        opened.putheader("Content-Length", "2")
-        opened.endheaders(b"{}")
+        opened.putheader("Content-Type", "application/json")
+        opened.putheader("Content-Length", str(len(WHO_AM_I)))
+        opened.endheaders(WHO_AM_I)
         answer = opened.getresponse()
         body = json.loads(answer.read())
         return body["status"]["userInfo"] if answer.status == 201 else answer.status

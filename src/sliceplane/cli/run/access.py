@@ -41,13 +41,13 @@ def _admission(text: str) -> frozenset[str]:
 front_proxy_options = (
     option(
         "--requestheader-client-ca-file",
-        "Authorities (PEM) of front proxies, which name the user of a request in headers X-Remote-....",
+        "Authorities (PEM) of front proxies, which name users in headers (X-Remote-User).",
         type=EXISTING_FILE,
     ),
     string(
         "--requestheader-allowed-names",
         "NAME,...",
-        "Common names of certificates of front proxies; none: any that is signed by these authorities.",
+        "Common names of front proxies.  [default: all of these authorities]",
     ),
 )
 

@@ -104,8 +104,7 @@ def _name(text: str) -> str:
 @with_options(*front_proxy_options)
 @option(
     "--proxy-client-cert-file",
-    "Certificate (PEM) by which the parent knows this relay as a front proxy: requests of clients with "
-    "a certificate are passed on, too.",
+    "Certificate (PEM) of a front proxy of the parent: requests with a client certificate are passed on.",
     type=EXISTING_FILE,
 )
 @option("--proxy-client-key-file", "And its key.", type=EXISTING_FILE)
@@ -136,8 +135,8 @@ def command(*, upstream: tuple[Path, ...], context: str | None, logs: Logs, **fl
     """Serve lists and watches of an API server to many clients, with one watch of each resource.
 
     Versions and objects are the parent's. What is not in memory is passed on with the client's own
-    token. Who may read is asked of the parent (TokenReview, SubjectAccessReview) and remembered for
-    10 s. Keeps nothing on disk. Prints one line, "ready ADDRESS:PORT", once everything is read.
+    token, or as a front proxy. Who may read is asked of the parent (TokenReview, SubjectAccessReview)
+    and remembered for 10 s. Keeps nothing on disk. Prints one line, "ready ADDRESS:PORT", once everything is read.
     Stops on SIGINT and SIGTERM.
     """
     from sliceplane.kit.io.start_error import StartError

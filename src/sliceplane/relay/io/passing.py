@@ -114,7 +114,7 @@ class _Way(NamedTuple):
     """
 
     pool: ConnectionPool
-    proxy_pool: ConnectionPool | None
+    proxy_pool: _ProxyPool | None
     host: bytes
     prefix: str
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.kit.io.tls.acceptor import ServingContext
 
-#: ``_ssl.ENCODING_DER``
+#: for ``public_bytes`` of a certificate of the ssl module
 _DER: Final = 2
 
 

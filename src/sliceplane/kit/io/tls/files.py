@@ -33,7 +33,12 @@ class FileTls:
     ) -> None:
         """Raises ``StartError``."""
         self._settings = cert_file, key_file, client_ca_file, proxies
-        self._files = cert_file, key_file, client_ca_file, proxies and proxies.authority_file
+        self._files = (
+            cert_file,
+            key_file,
+            client_ca_file,
+            proxies.authority_file if proxies else None,
+        )
         self._stamps = tuple(map(stamp, self._files))
         self.context = serving_context(*self._settings)
 

@@ -284,6 +284,18 @@ def _xds() -> Iterator[Case]:
         lambda g: len(g.arguments[2]),
         1,
     )
+    yield Case(
+        f"{line} --requestheader-client-ca-file {{folder}}/file --requestheader-allowed-names a",
+        relay,
+        lambda g: g.arguments[1].front_proxies.names,
+        frozenset("a"),
+    )
+    yield Case(
+        f"{line} --proxy-client-cert-file {{folder}}/file --proxy-client-key-file {{folder}}/file",
+        relay,
+        lambda g: [path.name for path in g.arguments[1].proxy_certificate],
+        ["file", "file"],
+    )
     name = f"{line} --aggregate-reports a"
     yield Case(name, relay, lambda g: g.arguments[1].reports_name, "a")
     yield Case(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import ssl
 import time
@@ -18,13 +20,16 @@ from tests.peers import kubernetes
 from tests.peers.test_why_at_size import answers, running_etcd
 from tests.ports import free_port
 from tests.relay.relaying import IN_DEFAULT, SLICES, RelayServer, relaying
-from tests.server.serving import Reply, endpoint_slice
+from tests.server.serving import CM, Reply, endpoint_slice
+from tests.server.test_certificates_over_time import DAY
+from tests.server.test_front_proxies import SPOOFED, Files, Party, name_of, party, who
 from tests.waiting import until
 
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.server.io.keys import pki
 from sliceplane.watch.io.kubeconfig import from_file
 
+__all__ = ["party"]
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 
 SECRET = {"authorization": "Bearer secret"}
@@ -64,11 +69,21 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(kube_apiserver: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    kube_apiserver: str, party: Party, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     port = free_port()
     with running_etcd(folder) as etcd:
-        flags = kubernetes.api_server_flags(folder, etcd.url, "127.0.0.1", port)
+        flags = (
+            *kubernetes.api_server_flags(folder, etcd.url, "127.0.0.1", port),
+            f"--client-ca-file={party.users.file}",
+            f"--requestheader-client-ca-file={party.proxies.file}",
+            "--requestheader-allowed-names=relay",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        )
         with kubernetes.started(folder / "kube-apiserver.log", kube_apiserver, *flags):
             config = folder / "admin.kubeconfig"
             until(lambda: answers(config), within_s=300, ignoring=(Exception,))
@@ -90,10 +105,12 @@ def cluster(kube_apiserver: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @contextmanager
-def relay_before(cluster: Any, folder: Path) -> Iterator[RelayServer]:
+def relay_before(cluster: Any, folder: Path, **config: Any) -> Iterator[RelayServer]:
+    folder.mkdir(exist_ok=True)
     made, _ = pki.ensure(folder, pki.server_names(("127.0.0.1",)), time.time())
     parent: Any = SimpleNamespace(plane=SimpleNamespace(pki=made))
-    with relaying(parent, connection=from_file(Path(cluster.config)), resources=tuple(PATHS)) as it:
+    way = from_file(Path(cluster.config))
+    with relaying(parent, connection=way, resources=tuple(PATHS), **config) as it:
         until(lambda: it.relay.front.knows_protobuf)
         yield it
 
@@ -193,3 +210,41 @@ def test_who_may_not_is_told_so(cluster: Cluster, relay: RelayServer) -> None:
             reply = relay.request("GET", path, certificate=False, **headers)
             theirs = cluster.ask("GET", path, authorization=headers.get("authorization", ""))
             assert (reply.code, reply.json["message"]) == (theirs.code, theirs.json["message"])
+
+
+def test_clients_with_certificates(cluster: Cluster, party: Party, tmp_path: Path) -> None:
+    def direct(files: Files) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(*files)
+        address = cluster.url.removeprefix("https://")
+        return http.client.HTTPSConnection(address, context=context, timeout=60)
+
+    def ask(relay: RelayServer, files: Files, path: str, **headers: str) -> Reply:
+        context = relay.context(certificate=False)
+        context.load_cert_chain(*files)
+        opened = http.client.HTTPSConnection(relay.host, relay.port, context=context, timeout=60)
+        with contextlib.closing(opened):
+            return relay.request("GET", path, connection=opened, **headers)
+
+    settings = {"client_ca_file": party.users.file, "proxy_certificate": party.proxy}
+    chief = party.users.client("chief", DAY)
+    with relay_before(cluster, tmp_path / "one", **settings) as relay:
+        for files in (party.ann, chief):
+            with contextlib.closing(direct(files)) as theirs:
+                found = who(relay, None, {}, theirs)
+            expected = {name: found[name] for name in ("username", "groups")}
+            for fields in ({}, *SPOOFED):
+                assert who(relay, files, fields) == expected
+        assert ask(relay, chief, CM).code == 200
+        refused = ask(relay, party.ann, CM)
+        with contextlib.closing(direct(party.ann)) as theirs:
+            theirs.request("GET", CM)
+            assert json.loads(theirs.getresponse().read())["message"] == refused.json["message"]
+        assert (refused.code, 'User "ann"' in refused.json["message"]) == (403, True)
+    for files, why in ((party.stranger, "answers 401"), (chief, "takes it for 'chief'")):
+        settings["proxy_certificate"] = files
+        with relay_before(cluster, tmp_path / files[0].stem, **settings) as relay:
+            refused = ask(relay, party.ann, CM)
+            assert (refused.code, why in refused.json["message"]) == (403, True)
+            assert name_of(relay, None, {"Authorization": SECRET["authorization"]}) == "admin"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from cryptography import x509
@@ -52,19 +53,28 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def client(self, name: str, life: timedelta) -> tuple[Path, Path]:
-        """Certificate and key of a member of system:masters."""
+    @property
+    def file(self) -> Path:
+        path = self.folder / f"authority-{self.certificate.serial_number}.crt"
+        path.write_bytes(self.pem)
+        return path
+
+    def client(
+        self, name: str, life: timedelta, group: str = "system:masters"
+    ) -> tuple[Path, Path]:
+        """Certificate and key of a member of *group*."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:masters"),
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, group),
                 x509.NameAttribute(NameOID.COMMON_NAME, name),
             ]
         )
         signed = _builder(subject, self.certificate.subject, key, life).sign(
             self.key, hashes.SHA256()
         )
-        files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
+        stem = self.folder / quote(name, safe="")
+        files = stem.with_suffix(".crt"), stem.with_suffix(".key")
         files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))

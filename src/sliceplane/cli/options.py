@@ -84,6 +84,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "token_auth_file",
             "client_ca_file",
+            "requestheader_*",
+            "proxy_client_*",
             "anonymous_auth",
             "service_account_*",
             "api_audiences",

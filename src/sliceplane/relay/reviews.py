@@ -122,6 +122,8 @@ class _UserInfo(msgspec.Struct, frozen=True):
 class _Status(msgspec.Struct, frozen=True):
     authenticated: bool = False
     user: _UserInfo = _UserInfo()
+    #: of a SelfSubjectReview
+    user_info: _UserInfo = msgspec.field(name="userInfo", default=_UserInfo())
     allowed: bool = False
     reason: str = ""
 
@@ -147,6 +149,14 @@ def user_of(answer: bytes) -> User | None:
         groups=user.groups or (),
         extra=tuple(sorted((user.extra or {}).items())),
     )
+
+
+def self_of(answer: bytes) -> str:
+    """Returns the user name of an answered SelfSubjectReview; "": it has none."""
+    try:
+        return _decode(answer).status.user_info.username
+    except msgspec.DecodeError:
+        return ""
 
 
 def decision_of(answer: bytes) -> Decision:

@@ -14,6 +14,7 @@ from sliceplane.cli.flags import EXISTING_FILE, duration, number, option, string
 from sliceplane.cli.values import ADDRESS, ParsedType, SwitchType, names_in
 
 if TYPE_CHECKING:
+    from sliceplane.kit.io.tls.acceptor import FrontProxies
     from sliceplane.server.io.config import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -36,6 +37,20 @@ def _admission(text: str) -> frozenset[str]:
     return frozenset(names & set(OPTIONAL_PLUGINS))
 
 
+#: of servers and relays, for ``front_proxies``
+front_proxy_options = (
+    option(
+        "--requestheader-client-ca-file",
+        "Authorities (PEM) of front proxies, which name users in headers (X-Remote-User).",
+        type=EXISTING_FILE,
+    ),
+    string(
+        "--requestheader-allowed-names",
+        "NAME,...",
+        "Common names of front proxies.  [default: all of these authorities]",
+    ),
+)
+
 #: they reach the command as members of one dictionary, for ``with_access``
 access_options = with_options(
     option(
@@ -55,6 +70,7 @@ access_options = with_options(
         "Further authorities (PEM) whose client certificates are trusted.",
         type=EXISTING_FILE,
     ),
+    *front_proxy_options,
     option(
         "--anonymous-auth",
         "Requests without credentials are those of system:anonymous; false refuses them (401).",
@@ -107,6 +123,14 @@ access_options = with_options(
 )
 
 
+def front_proxies(flags: dict[str, Any]) -> FrontProxies | None:
+    """Returns what the values of ``front_proxy_options`` ask for."""
+    from sliceplane.kit.io.tls.acceptor import FrontProxies
+
+    file, names = flags["requestheader_client_ca_file"], flags["requestheader_allowed_names"]
+    return None if file is None else FrontProxies(file, frozenset(names_in(names)))
+
+
 def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     """*config* with what *flags* (among others the values of ``access_options``) ask for."""
     from sliceplane.server.io.keys.token_keys import TokenConfig
@@ -126,6 +150,7 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         admission_plugins=flags["enable_admission_plugins"],
         token_auth_file=flags["token_auth_file"],
         client_ca_file=flags["client_ca_file"],
+        front_proxies=front_proxies(flags),
         anonymous=flags["anonymous_auth"],
         tokens=tokens,
         jwks_url=flags["service_account_jwks_uri"],

@@ -9,10 +9,19 @@ import click
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.cluster import connect
-from sliceplane.cli.flags import EXISTING_FILE, FILE, duration, option, string, switch
+from sliceplane.cli.flags import (
+    EXISTING_FILE,
+    FILE,
+    duration,
+    option,
+    string,
+    switch,
+    with_options,
+)
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, print_listening, require, run, work_until
+from sliceplane.cli.run.access import front_proxies, front_proxy_options
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
@@ -92,6 +101,13 @@ def _name(text: str) -> str:
     "Authorities (PEM) whose client certificates are trusted; others come with a token.",
     type=EXISTING_FILE,
 )
+@with_options(*front_proxy_options)
+@option(
+    "--proxy-client-cert-file",
+    "Certificate (PEM) of a front proxy of the parent: requests with a client certificate are passed on.",
+    type=EXISTING_FILE,
+)
+@option("--proxy-client-key-file", "And its key.", type=EXISTING_FILE)
 @switch(
     "--trust-nodes",
     "Nodes (system:node:NAME in system:nodes) read without a question to the parent.",
@@ -119,8 +135,8 @@ def command(*, upstream: tuple[Path, ...], context: str | None, logs: Logs, **fl
     """Serve lists and watches of an API server to many clients, with one watch of each resource.
 
     Versions and objects are the parent's. What is not in memory is passed on with the client's own
-    token. Who may read is asked of the parent (TokenReview, SubjectAccessReview) and remembered for
-    10 s. Keeps nothing on disk. Prints one line, "ready ADDRESS:PORT", once everything is read.
+    token, or as a front proxy. Who may read is asked of the parent (TokenReview, SubjectAccessReview)
+    and remembered for 10 s. Keeps nothing on disk. Prints one line, "ready ADDRESS:PORT", once everything is read.
     Stops on SIGINT and SIGTERM.
     """
     from sliceplane.kit.io.start_error import StartError
@@ -140,12 +156,17 @@ def _config(flags: dict[str, Any]) -> RelayConfig:
     from sliceplane.relay.io.relay import RelayConfig
 
     address, port = flags["listen"]
+    shown = flags["proxy_client_cert_file"], flags["proxy_client_key_file"]
+    if (shown[0] is None) != (shown[1] is None):
+        raise click.UsageError("--proxy-client-cert-file and --proxy-client-key-file go together")
     return RelayConfig(
         bind_address=address,
         port=port,
         cert_file=flags["tls_cert_file"],
         key_file=flags["tls_private_key_file"],
         client_ca_file=flags["client_ca_file"],
+        front_proxies=front_proxies(flags),
+        proxy_certificate=shown if shown[0] is not None else None,
         resources=flags["resources"],
         trust_nodes=flags["trust_nodes"],
         reports_name=flags["aggregate_reports"],

@@ -207,7 +207,7 @@ class RelayFront:
         ``StatusError``.
         """
         parent = read.parent
-        can_pass = self._can_pass(request)
+        can_pass = self._passage.can_pass(request)
         is_quick = (
             can_pass
             and (read.verb, read.revision) == ("list", None)
@@ -223,10 +223,6 @@ class RelayFront:
         if not can_pass:
             raise StatusError(504, "Timeout", "the relay has not reached that version", {})
         return False
-
-    def _can_pass(self, request: Request) -> bool:
-        is_provable = request.certificate is None or bool(request.header(b"authorization"))
-        return is_provable or self._passage.takes_all
 
     def _read_of(self, request: Request, path: ResourcePath) -> Read | None:
         """Returns the read that a request is; ``None``: memory cannot serve it."""
@@ -256,7 +252,7 @@ class RelayFront:
         if verb == "list" and request.query.first("resourceVersionMatch") == "Exact":
             is_kept = version is None or version >= parent.mirror.store.compacted
             return Read(parent, verb, version) if is_kept else None
-        if verb == "get" and version is None and self._can_pass(request):
+        if verb == "get" and version is None and self._passage.can_pass(request):
             return None
         return Read(parent, verb, version)
 

@@ -74,10 +74,14 @@ class LocalPassage(Passage):
         super().__init__(*parents, **bounds)
         self._children = children
 
+    def can_pass(self, request: Request) -> bool:
+        return True
+
     async def _account(self, request: Request) -> str:
         """Returns the user, as the server counts."""
-        if request.certificate is not None:
-            return request.certificate.user.name
+        certificate = request.certificate
+        if certificate is not None and certificate.counts(self._clock()):
+            return certificate.user.name
         token = bearer_token(request.headers.get(b"authorization", b""))
         user = await self._children.user_of(token) if token else None
         if user is None:  # the server refuses it, or knows what an anonymous user may
@@ -117,6 +121,7 @@ class ReaderRelay(Relay):
                 cert_file=config.cert_file,
                 key_file=config.key_file,
                 client_ca_file=config.authorities_file,
+                front_proxies=plane.front_proxies,
                 resources=RESOURCES,
                 history_keep_s=plane.history_keep_s,
                 limits=plane.limits,

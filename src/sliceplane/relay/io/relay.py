@@ -28,6 +28,7 @@ from sliceplane.consume.drain.relays import RelayReport
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.acceptor import FrontProxies
 from sliceplane.kit.io.tls.files import FileTls
 from sliceplane.kit.ip import join_host_port
 from sliceplane.kit.rng import Rng
@@ -85,6 +86,10 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True):
     cert_file: Path
     key_file: Path
     client_ca_file: Path | None = None
+    #: clients that say for which user a request is
+    front_proxies: FrontProxies | None = None
+    #: files of the certificate and the key by which the relay is one itself, for its parent
+    proxy_certificate: tuple[Path, Path] | None = None
     resources: tuple[Resource, ...] = (EndpointSlices, ServiceObjects, Nodes)
     trust_nodes: bool = False
     reports_name: str = ""
@@ -156,7 +161,9 @@ class Relay(ServingProcess):
 
     async def _start(self) -> None:
         config = self.config
-        tls = FileTls(config.cert_file, config.key_file, config.client_ca_file)
+        tls = FileTls(
+            config.cert_file, config.key_file, config.client_ca_file, config.front_proxies
+        )
         sock = self._sock or bind(config.bind_address, config.port)
         self._cleanup.callback(sock.close)
         self.port = sock.getsockname()[1]
@@ -181,7 +188,13 @@ class Relay(ServingProcess):
     parent_type: ClassVar[type[Parent]] = Parent
 
     def _make_passage(self, children: Children) -> Passage:
-        return Passage(self._connections, self.siblings, self.name)
+        return Passage(
+            self._connections,
+            self.siblings,
+            self.name,
+            proxy_certificate=self.config.proxy_certificate,
+            clock=self.clock,
+        )
 
     async def _begin(self, client: ParentClient) -> None:
         """Called before clients are accepted."""

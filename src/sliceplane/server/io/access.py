@@ -41,7 +41,7 @@ class Access:
         self._url = url
         self._clock = clock
         self.pki = self._certificates()
-        self.tls = ServerTls(self.pki, config.client_ca_file)
+        self.tls = ServerTls(self.pki, config.client_ca_file, config.front_proxies)
         write_private(data_dir.kubeconfig, pki.kubeconfig(self.pki, url))
         if config.token_auth_file is None:
             pki.ensure_tokens(data_dir.tokens)

@@ -11,6 +11,7 @@ import msgspec
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.io import interfaces
+from sliceplane.kit.io.tls.acceptor import FrontProxies
 from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.audit.log import AuditConfig
 from sliceplane.server.io.keys.token_keys import TokenConfig
@@ -41,6 +42,8 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertise_address: str = ""
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
+    #: clients that say for which user a request is
+    front_proxies: FrontProxies | None = None
     #: a client without credentials is system:anonymous, not refused
     anonymous: bool = True
     tokens: TokenConfig = msgspec.field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))

@@ -200,7 +200,7 @@ class ServerPlane(ServingProcess):
         self._spawn(
             access.keep_certificates(self.listener.use, periods.certificates_s), "certificates"
         )
-        if config.client_ca_file is not None:
+        if config.client_ca_file is not None or config.front_proxies is not None:
             self._spawn(
                 access.follow_authorities(self.listener.use, periods.authorities_s), "authorities"
             )

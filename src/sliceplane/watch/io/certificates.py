@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.users import AUTHENTICATED, User
+from sliceplane.kit.io.tls.acceptor import ServingContext
+
+#: for ``public_bytes`` of a certificate of the ssl module
+_DER: Final = 2
 
 
 def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
@@ -38,6 +43,10 @@ class Certificate(msgspec.Struct, frozen=True):
     user: User
     begins: float
     ends: float
+    #: its authority signs for users; without, it authenticates nobody
+    is_user: bool = True
+    #: it may say for which user a request is
+    is_proxy: bool = False
 
     @classmethod
     def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
@@ -57,7 +66,7 @@ class Certificate(msgspec.Struct, frozen=True):
         return cls(user, begins, ends)
 
     def counts(self, now: float) -> bool:
-        return self.begins <= now <= self.ends
+        return self.is_user and self.begins <= now <= self.ends
 
 
 def certificate_of(sock: Any) -> Certificate | None:
@@ -70,4 +79,14 @@ def certificate_of(sock: Any) -> Certificate | None:
     # Python 3.13 has a public method for this, which gives bytes that nothing in the standard
     # library reads. A resumed session has no chain.
     chain = sock._sslobj.get_verified_chain() or ()
-    return Certificate.of((own, *(certificate.get_info() for certificate in chain[1:])))
+    certificate = Certificate.of((own, *(signer.get_info() for signer in chain[1:])))
+    context = sock.context
+    if certificate is None or not isinstance(context, ServingContext) or not context.proxies:
+        return certificate
+    signers = {signer.public_bytes(_DER) for signer in chain}
+    names = context.proxy_names or {certificate.user.name}
+    return replace(
+        certificate,
+        is_user=not signers.isdisjoint(context.users),
+        is_proxy=not signers.isdisjoint(context.proxies) and certificate.user.name in names,
+    )

@@ -66,9 +66,15 @@ class Tls:
         self._number = 1
         self._context = self._make()
 
-    def without_certificate(self) -> Tls:
-        """The same authority for connections on which nobody is shown."""
-        return Tls(authority=self._authority, insecure=self._insecure, clock=self._clock)
+    def showing(self, certificate: Pem = NO_PEM, key: Pem = NO_PEM) -> Tls:
+        """The same authority for connections that show another certificate, or none."""
+        return Tls(
+            authority=self._authority,
+            certificate=certificate,
+            key=key,
+            insecure=self._insecure,
+            clock=self._clock,
+        )
 
     def current(self) -> tuple[int, ssl.SSLContext]:
         """The context for new connections, and its number."""

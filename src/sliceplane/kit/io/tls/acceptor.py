@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
@@ -57,13 +59,52 @@ _OPTIONS: Final = (
 _log = get_logger("apiserver")
 
 
-def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None) -> ssl.SSLContext:
+class FrontProxies(msgspec.Struct, frozen=True):
+    """The front proxies of a server, which say for which user a request is: clients whose certificate
+    the authorities of the file signed. *names*: of their certificates; empty: any.
+    """
+
+    authority_file: Path
+    names: frozenset[str] = frozenset()
+
+
+class ServingContext(ssl.SSLContext):
+    """Knows which of its authorities signs for users, and which for front proxies (both DER)."""
+
+    users: frozenset[bytes] = frozenset()
+    proxies: frozenset[bytes] = frozenset()
+    proxy_names: frozenset[str] = frozenset()
+
+    def add(self, proxies: FrontProxies) -> None:
+        """Trusts *proxies*, too; what was trusted before is for users. Raises ``StartError``, also if
+        an authority is for both, and so every user could be any other.
+        """
+        alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trust(alone, proxies.authority_file)
+        self.users = frozenset(self.get_ca_certs(binary_form=True))
+        self.proxies = frozenset(alone.get_ca_certs(binary_form=True))
+        self.proxy_names = proxies.names
+        if self.users & self.proxies and not proxies.names:
+            raise StartError(
+                f"an authority of {proxies.authority_file} also signs certificates of users, each of "
+                "which could act as any other: name those of the front proxies with "
+                "--requestheader-allowed-names"
+            )
+        trust(self, proxies.authority_file)
+
+
+def serving_context(
+    cert_file: Path,
+    key_file: Path,
+    client_ca_file: Path | None,
+    proxies: FrontProxies | None = None,
+) -> ServingContext:
     """Raises ``StartError`` if a file is missing or damaged.
 
     A certificate of a foreign authority fails the handshake; a missing certificate is accepted here
     and left to authentication.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_OPTIONAL
     # The client's order of ciphers decides: all of them are good, and Go clients prefer AES-128,
@@ -81,6 +122,8 @@ def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None
         context.load_cert_chain(cert_file, key_file)
     except (OSError, ssl.SSLError) as error:
         raise StartError(f"cannot use the server certificate {cert_file}: {error}") from error
+    if proxies is not None:
+        context.add(proxies)
     return context
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from sliceplane.kit.io.files import FILE_CHECK_PERIOD_S, stamp
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.tls.acceptor import serving_context
+from sliceplane.kit.io.tls.acceptor import FrontProxies, serving_context
 
 _log = get_logger("tls")
 
@@ -24,17 +24,29 @@ class UseContext(Protocol):
 class FileTls:
     """Owned by one port."""
 
-    def __init__(self, cert_file: Path, key_file: Path, client_ca_file: Path | None) -> None:
+    def __init__(
+        self,
+        cert_file: Path,
+        key_file: Path,
+        client_ca_file: Path | None,
+        proxies: FrontProxies | None = None,
+    ) -> None:
         """Raises ``StartError``."""
-        self._files = cert_file, key_file, client_ca_file
+        self._settings = cert_file, key_file, client_ca_file, proxies
+        self._files = (
+            cert_file,
+            key_file,
+            client_ca_file,
+            proxies.authority_file if proxies else None,
+        )
         self._stamps = tuple(map(stamp, self._files))
-        self.context = serving_context(*self._files)
+        self.context = serving_context(*self._settings)
 
     async def follow(self, use: UseContext, period_s: float = FILE_CHECK_PERIOD_S) -> None:
         """Has the port *use* changed files, until cancelled.
 
-        If ``client_ca_file`` changed, an authority may have been removed: clients that are
-        authenticated by a certificate must reconnect.
+        If a file of authorities changed, one may have been removed: clients that are authenticated
+        by a certificate must reconnect.
         """
         while True:
             await asyncio.sleep(period_s)
@@ -42,13 +54,13 @@ class FileTls:
             if stamps == self._stamps:
                 continue
             try:
-                self.context = serving_context(*self._files)
+                self.context = serving_context(*self._settings)
             except StartError as error:  # they are being replaced
                 _log.warning(
                     "new certificates are not valid yet: the previous ones stay in use",
                     problem=str(error),
                 )
                 continue
-            use(self.context, distrusting=stamps[-1] != self._stamps[-1])
+            use(self.context, distrusting=stamps[2:] != self._stamps[2:])
             self._stamps = stamps
             _log.info("certificates were reloaded")

@@ -13,9 +13,9 @@ mean no good.
   is ``chunked``, in HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1). The parser refuses the
   rest of the family.
 - The verified client certificate is put into the ASGI scope (``scope["state"]["certificate"]``),
-  read once. Beside it is the connection itself, for watch streams: they write to it from callbacks,
-  without a task to wake and without ASGI messages, which halves what an event costs
-  (``scope["state"]["connection"]``).
+  read once; for a request of a front proxy one that names its user (``front_proxy``). Beside it is
+  the connection itself, for watch streams: they write to it from callbacks, without a task to wake
+  and without ASGI messages, which halves what an event costs (``scope["state"]["connection"]``).
 - Every request that is being answered learns of a disconnect, also behind a pipelined one.
 - A connection that is lost lets go of all that knows it, so that nothing of it waits for the cyclic
   collector.
@@ -33,6 +33,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from sliceplane.api.users import User, standing_of
 from sliceplane.kit.io.tls.unauthenticated import FIELD_BYTES, OPEN_BYTES
+from sliceplane.server.io.connections.front_proxy import of_request
 from sliceplane.watch.io.certificates import Certificate, certificate_of
 
 if TYPE_CHECKING:
@@ -148,7 +149,9 @@ class HttpConnection(HttpToolsProtocol):
         certificate: Certificate | None = certificate_of(transport.get_extra_info("ssl_object"))
         self.app_state["certificate"] = certificate
         self.app_state["connection"] = self
-        if certificate is not None and not self.authenticated(certificate.user):
+        # A front proxy is charged with the connection, and none of its users.
+        counts = certificate is not None and (certificate.is_user or certificate.is_proxy)
+        if certificate is not None and counts and not self.authenticated(certificate.user):
             self.abort()
             return
         self._enter(_Phase.HEAD)
@@ -193,8 +196,10 @@ class HttpConnection(HttpToolsProtocol):
         """
         if self.app_state["certificate"] is None:
             return
-        if self._phase is _Phase.ANSWER and self._on_lost is None and self._answering is not None:
-            self._answering.keep_alive = False
+        answering = self._answering
+        is_stream = self._on_lost is not None or (answering and answering.chunked_encoding)
+        if self._phase is _Phase.ANSWER and answering is not None and not is_stream:
+            answering.keep_alive = False
         else:
             self.transport.close()
 
@@ -328,6 +333,9 @@ class HttpConnection(HttpToolsProtocol):
         self._framing_bytes = 0
         self.url = b"".join(self._url)
         self._url.clear()
+        certificate = self.app_state["certificate"]
+        if certificate is not None and certificate.is_proxy:
+            self.scope["state"]["certificate"] = of_request(certificate, self.headers)
         super().on_headers_complete()
         if self.pipeline:
             self._pipelined_bytes += self._head_bytes

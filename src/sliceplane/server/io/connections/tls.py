@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import ssl
 from pathlib import Path
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.tls.acceptor import serving_context, trust
+from sliceplane.kit.io.tls.acceptor import FrontProxies, ServingContext, serving_context, trust
 from sliceplane.server.io.keys.pki import Pki
 
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----(.*?)-----END", re.DOTALL)
@@ -19,10 +18,16 @@ class ServerTls:
     Owned by the plane.
     """
 
-    def __init__(self, pki: Pki, client_ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        pki: Pki,
+        client_ca_file: Path | None = None,
+        proxies: FrontProxies | None = None,
+    ) -> None:
         """*client_ca_file* holds further authorities for client certificates.  Raises
         ``StartError``.
         """
+        self._proxies = proxies
         self._pki = pki
         self._client_ca_file = client_ca_file
         #: authorities of our own that came to their end while the process ran: what they signed
@@ -41,6 +46,8 @@ class ServerTls:
             self._former = (*self._former, former)
         trusted = self._read_authorities()
         self.context = server_context(self._pki, self._client_ca_file, self._former)
+        if self._proxies is not None:
+            self.context.add(self._proxies)
         gone = self._trusted - trusted
         self._trusted = trusted
         return bool(gone)
@@ -54,17 +61,22 @@ class ServerTls:
 
     @property
     def authorities(self) -> str:
-        """The trusted authorities (PEM).  Raises ``StartError``."""
+        """The trusted authorities of users (PEM).  Raises ``StartError``."""
         files = (self._pki.ca_file, self._client_ca_file)
         return "\n".join((*self._former, *(_text(file) for file in files if file is not None)))
 
     def _read_authorities(self) -> frozenset[str]:
-        return _certificates(self.authorities)
+        """Returns them, and those of front proxies with a mark: the same one is trusted otherwise."""
+        users = _certificates(self.authorities)
+        if self._proxies is None:
+            return users
+        proxies = _certificates(_text(self._proxies.authority_file))
+        return users | {f"front proxies {authority}" for authority in proxies}
 
 
 def server_context(
     pki: Pki, client_ca_file: Path | None = None, further: tuple[str, ...] = ()
-) -> ssl.SSLContext:
+) -> ServingContext:
     """*client_ca_file* and *further* (PEM) hold more authorities for client certificates.
 
     Raises ``StartError`` if a file is missing or damaged.

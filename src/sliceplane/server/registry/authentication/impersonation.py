@@ -21,7 +21,6 @@ from sliceplane.server.registry.authorization.index import PolicyIndex, require
 from sliceplane.server.registry.types import Attributes
 
 _GROUP = "authentication.k8s.io"
-_EXTRA = "impersonate-extra-"
 
 
 class Impersonation(msgspec.Struct, frozen=True):
@@ -40,22 +39,7 @@ def parse_headers(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
 
     Raises the 400 StatusError if they request anything without a user.
     """
-    first: dict[str, str] = {}
-    groups: list[str] = []
-    extra: dict[str, list[str]] = {}
-    for name, value in headers:
-        if name == "impersonate-group":
-            groups.append(value)
-        elif name.startswith(_EXTRA):
-            extra.setdefault(_unescaped(name.removeprefix(_EXTRA)), []).append(value)
-        elif name in ("impersonate-user", "impersonate-uid"):
-            first.setdefault(name, value)
-    requested = Impersonation(
-        user=first.get("impersonate-user", ""),
-        uid=first.get("impersonate-uid", ""),
-        groups=tuple(groups),
-        extra=tuple((key, tuple(values)) for key, values in sorted(extra.items())),
-    )
+    requested = read_identity(headers, "impersonate-")
     if requested == Impersonation():
         return None
     if not requested.user:
@@ -70,6 +54,27 @@ def parse_headers(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
         parts += [f"{{UID  {requested.uid}  {_GROUP}/v1  }}"] if requested.uid else []
         raise bad_request(f"requested [{' '.join(parts)}] without impersonating a user")
     return requested
+
+
+def read_identity(headers: Iterable[tuple[str, str]], prefix: str) -> Impersonation:
+    """Returns the identity in the (lower-case name, value) pairs whose name begins with *prefix*."""
+    first: dict[str, str] = {}
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+    for name, value in headers:
+        part = name.removeprefix(prefix) if name.startswith(prefix) else ""
+        if part == "group":
+            groups.append(value)
+        elif part.startswith("extra-"):
+            extra.setdefault(_unescaped(part.removeprefix("extra-")), []).append(value)
+        elif part in ("user", "uid"):
+            first.setdefault(part, value)
+    return Impersonation(
+        user=first.get("user", ""),
+        uid=first.get("uid", ""),
+        groups=tuple(groups),
+        extra=tuple((key, tuple(values)) for key, values in sorted(extra.items())),
+    )
 
 
 def _unescaped(key: str) -> str:

@@ -147,7 +147,8 @@ class Facts:
         """Returns the Pods of any namespace that have *address* and have not ended, sorted by
         key.
         """
-        return tuple(self.derived(_pods_by_address).get(address, ()))
+        firsts, others = self.derived(_pods_by_address)
+        return (firsts[address], *others[address]) if address in firsts else ()
 
     def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
         """Returns the slices labelled for the Service, of any writer, sorted by name."""
@@ -158,9 +159,7 @@ class Facts:
         return tuple(self.derived(_events_by_object).get((namespace, kind, name), ()))
 
 
-def _sorted(
-    by_namespace: Mapping[str, Mapping[str, Object]], namespace: str
-) -> tuple[Object, ...]:
+def _sorted(by_namespace: Mapping[str, Mapping[str, Object]], namespace: str) -> tuple[Object, ...]:
     # Namespaces in the order of their objects' keys: ``a-b/x`` is before ``a/x``.
     namespaces = [namespace] if namespace else sorted(by_namespace, key=lambda name: f"{name}/")
     return tuple(
@@ -176,13 +175,15 @@ def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
     return dict(index)
 
 
-def _pods_by_address(facts: Facts) -> dict[str, list[FullPod]]:
-    grouped: dict[str, list[FullPod]] = defaultdict(list)
+def _pods_by_address(facts: Facts) -> tuple[dict[str, FullPod], dict[str, list[FullPod]]]:
+    """Returns the first Pod at each address, and the others, which few addresses have."""
+    firsts: dict[str, FullPod] = {}
+    others: dict[str, list[FullPod]] = defaultdict(list)
     for pod in facts.of(PODS):
-        if not pod.has_ended:
-            for address in pod.status.ips:
-                grouped[address].append(pod)
-    return dict(grouped)
+        for address in pod.status.ips if not pod.has_ended else ():
+            if firsts.setdefault(address, pod) is not pod:
+                others[address].append(pod)
+    return firsts, others
 
 
 def _slices_by_service(facts: Facts) -> dict[str, list[FullSlice]]:

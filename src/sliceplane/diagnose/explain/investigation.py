@@ -55,6 +55,8 @@ from sliceplane.diagnose.explain.writers import (
 
 #: findings whose last writers are read
 WITH_WRITERS_MAX: Final = 5
+#: addresses of slices whose Pods may be of any namespace, and are read one by one
+LOOKUPS_MAX: Final = 8
 #: names of the kinds that are read are DNS names; people paste commands with them
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 #: kinds that must have been read before anything is reported as well, by kind of query
@@ -103,6 +105,8 @@ class Investigation:
                 for selection in self._reads()
                 if not self.facts.is_answered(selection)
             }
+            self._refuse_lookups([each for each in unread if _is_lookup(each)])
+            unread = {each: None for each in unread if each not in self.facts.refusals}
             if unread:
                 return tuple(unread)
             self._pool = Pool()
@@ -114,6 +118,15 @@ class Investigation:
             for selection in self._evidence_reads()
             if selection not in self._managers and not self._was_refused(selection)
         )
+
+    def _refuse_lookups(self, lookups: Sequence[Selection]) -> None:
+        """Leaves the first ``LOOKUPS_MAX`` of *lookups*, which cost a request each."""
+        for selection in lookups[LOOKUPS_MAX:]:
+            reason = (
+                f"{LOOKUPS_MAX} of {len(lookups)} addresses looked up, which takes a request each; "
+                "sliceplane lint without -n sees all"
+            )
+            self.facts.refuse(Unread(selection, "list", reason))
 
     def decoded(
         self, selection: Selection, bodies: Sequence[bytes]
@@ -416,6 +429,11 @@ def _explains(finding: Finding) -> bool:
     """Returns True if *finding* can be the reason why no endpoint is ready."""
     weighs = finding.severity != "note" or finding.too_young is not None
     return weighs and finding.code.startswith(_REASONS)
+
+
+def _is_lookup(selection: Selection) -> bool:
+    is_of_pods = selection.resource is PODS.resource and not selection.namespace
+    return is_of_pods and bool(selection.field_selector)
 
 
 def _named(name: ObjectName) -> Selection:

@@ -455,6 +455,11 @@ def events_about(namespace: str, kind: str, name: str) -> Selection:
     return Selection(EVENTS.resource, namespace, field_selector=fields)
 
 
+def pods_with_address(address: str) -> Selection:
+    """Selects the Pods of all namespaces; a field selector has no "or" for several addresses."""
+    return Selection(PODS.resource, field_selector=f"status.podIP={address}")
+
+
 _Jobs = Resource(group="batch", kind="Job")
 
 SERVICES = Readable(scheme.Services, Service)

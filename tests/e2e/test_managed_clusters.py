@@ -26,6 +26,7 @@ from click.testing import CliRunner
 from sliceplane.cli import cluster
 from sliceplane.cli.main import main
 from sliceplane.consume.io import drain_marks
+from sliceplane.diagnose.explain.investigation import LOOKUPS_MAX
 
 SIZE: Final = Size(nodes=200, namespaces=10, services=400, slices=5, pods=1)
 COMMANDS: Final = {
@@ -173,6 +174,16 @@ def test_nothing_is_due_in_a_cluster_whose_controllers_have_converged(
     assert code == 0, text
     assert "before any change" not in text
     assert re.search(rf"^ready endpoints +{SIZE.replicas + 1} ", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize("name", ["check -n", "lint -n"])
+@pytest.mark.usefixtures("haste")
+def test_few_addresses_are_looked_up_for_a_namespace(managed_cluster: Cluster, name: str) -> None:
+    """Forty Services of the namespace have an address of another manager; each was a request."""
+    _, text, requests = managed_cluster.run(name, release(36))
+    assert sum("status.podIP" in request.target for request in requests) == LOOKUPS_MAX
+    assert len(requests) <= 60, text
+    assert f"{LOOKUPS_MAX} of 40 addresses looked up" in " ".join(text.split())
 
 
 def _is_of_all(request: Request) -> bool:

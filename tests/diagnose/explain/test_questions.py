@@ -8,7 +8,7 @@ import pytest
 from tests.diagnose.explain.faults.proxies import add_proxies
 from tests.diagnose.explain.world import World, add_pod, add_service, ago, healthy, write_slice
 
-from sliceplane.api.core import PodStatus
+from sliceplane.diagnose.explain.objects import FullPodStatus
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.explain.text import as_list, as_text
 
@@ -279,15 +279,15 @@ def test_an_address_of_another_manager_is_not_looked_for_in_every_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At 1,000 such addresses and 100,000 Pods ``lint`` took a minute of a processor for it."""
-    looked_at: list[PodStatus] = []
-    addresses = PodStatus.ips.fget
+    looked_at: list[FullPodStatus] = []
+    addresses = FullPodStatus.ips.fget
     assert addresses is not None
 
-    def noted(status: PodStatus) -> tuple[str, ...]:
+    def noted(status: FullPodStatus) -> tuple[str, ...]:
         looked_at.append(status)
         return addresses(status)
 
-    monkeypatch.setattr(PodStatus, "ips", property(noted))
+    monkeypatch.setattr(FullPodStatus, "ips", property(noted))
     looked: list[int] = []
     for others in (0, 200):
         world = healthy()

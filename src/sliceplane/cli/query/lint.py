@@ -29,7 +29,8 @@ def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
     """Check every Service, and report what is wrong with it.
 
     Prints the findings of 'sliceplane explain', a row each, the most severe first; notes are only
-    counted. Read-only (each list once), on any cluster, with the rights of the user.
+    counted. Read-only (each list once), on any cluster, with the rights of the user. In one
+    namespace at most 8 addresses in slices of other managers are looked up among all Pods.
 
     Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could
     not be read, or is too young to judge), the output or stderr says why.

@@ -72,7 +72,8 @@ class Facts:
         self.kernel = kernel
         #: outcomes of connections from here; ``None``: none were tried
         self.tried: dict[PortProbe, ProbeOutcome] | None = None
-        self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
+        #: resource -> namespace -> name
+        self._objects: dict[str, dict[str, dict[str, Object]]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}
         self._sorted: dict[str, dict[str, tuple[Object, ...]]] = {}
@@ -82,9 +83,9 @@ class Facts:
 
     def take(self, selection: Selection, objects: Iterable[Object]) -> None:
         self._read.add(selection)
-        by_key = self._objects[selection.resource.key]
+        by_namespace = self._objects[selection.resource.key]
         for item in objects:
-            by_key[item.metadata.key] = item
+            by_namespace.setdefault(item.metadata.namespace, {})[item.metadata.name] = item
         self._sorted.pop(selection.resource.key, None)
         self._derived.clear()
 
@@ -115,13 +116,13 @@ class Facts:
     def of(self, readable: Readable[T], namespace: str = "") -> tuple[T, ...]:
         """Returns the objects of *namespace* ("": of all), sorted by key."""
         key = readable.resource.key
-        if key not in self._sorted:
-            self._sorted[key] = _by_namespace(self._objects.get(key, {}))
-        return self._sorted[key].get(namespace, ())  # type: ignore[return-value]  # one type a resource: ``Readable``
+        tuples = self._sorted.setdefault(key, {})
+        if namespace not in tuples:
+            tuples[namespace] = _sorted(self._objects.get(key, {}), namespace)
+        return tuples[namespace]  # type: ignore[return-value]  # one type a resource: ``Readable``
 
     def get(self, readable: Readable[T], namespace: str, name: str) -> T | None:
-        key = f"{namespace}/{name}" if namespace else name
-        return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
+        return self._objects.get(readable.resource.key, {}).get(namespace, {}).get(name)  # type: ignore[return-value]
 
     def derived(self, make: Callable[[Facts], Derived]) -> Derived:
         """Returns the result of *make*, a function of a module, for these facts; computed once for
@@ -146,7 +147,8 @@ class Facts:
         """Returns the Pods of any namespace that have *address* and have not ended, sorted by
         key.
         """
-        return tuple(self.derived(_pods_by_address).get(address, ()))
+        firsts, others = self.derived(_pods_by_address)
+        return (firsts[address], *others[address]) if address in firsts else ()
 
     def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
         """Returns the slices labelled for the Service, of any writer, sorted by name."""
@@ -157,15 +159,12 @@ class Facts:
         return tuple(self.derived(_events_by_object).get((namespace, kind, name), ()))
 
 
-def _by_namespace(by_key: Mapping[str, Object]) -> dict[str, tuple[Object, ...]]:
-    """Groups the objects, sorted by key; all of them are under ""."""
-    grouped: dict[str, list[Object]] = {"": []}
-    for key in sorted(by_key):
-        namespace, slash, _ = key.partition("/")
-        grouped[""].append(by_key[key])
-        if slash:
-            grouped.setdefault(namespace, []).append(by_key[key])
-    return {namespace: tuple(objects) for namespace, objects in grouped.items()}
+def _sorted(by_namespace: Mapping[str, Mapping[str, Object]], namespace: str) -> tuple[Object, ...]:
+    # Namespaces in the order of their objects' keys: ``a-b/x`` is before ``a/x``.
+    namespaces = [namespace] if namespace else sorted(by_namespace, key=lambda name: f"{name}/")
+    return tuple(
+        item for name in namespaces for _, item in sorted(by_namespace.get(name, {}).items())
+    )
 
 
 def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
@@ -176,13 +175,15 @@ def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
     return dict(index)
 
 
-def _pods_by_address(facts: Facts) -> dict[str, list[FullPod]]:
-    grouped: dict[str, list[FullPod]] = defaultdict(list)
+def _pods_by_address(facts: Facts) -> tuple[dict[str, FullPod], dict[str, list[FullPod]]]:
+    """Returns the first Pod at each address, and the others, which few addresses have."""
+    firsts: dict[str, FullPod] = {}
+    others: dict[str, list[FullPod]] = defaultdict(list)
     for pod in facts.of(PODS):
-        if not pod.has_ended:
-            for address in pod.status.ips:
-                grouped[address].append(pod)
-    return dict(grouped)
+        for address in pod.status.ips if not pod.has_ended else ():
+            if firsts.setdefault(address, pod) is not pod:
+                others[address].append(pod)
+    return firsts, others
 
 
 def _slices_by_service(facts: Facts) -> dict[str, list[FullSlice]]:

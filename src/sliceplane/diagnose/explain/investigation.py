@@ -41,6 +41,7 @@ from sliceplane.diagnose.explain.objects import (
     Readable,
     warnings_in,
 )
+from sliceplane.diagnose.explain.pool import Pool
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.explain.summary import summarize
 from sliceplane.diagnose.explain.writers import (
@@ -51,10 +52,11 @@ from sliceplane.diagnose.explain.writers import (
     noted_writes,
     with_user,
 )
-from sliceplane.watch.cache import share
 
 #: findings whose last writers are read
 WITH_WRITERS_MAX: Final = 5
+#: addresses of slices whose Pods may be of any namespace, and are read one by one
+LOOKUPS_MAX: Final = 8
 #: names of the kinds that are read are DNS names; people paste commands with them
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 #: kinds that must have been read before anything is reported as well, by kind of query
@@ -67,6 +69,9 @@ _NEEDED: Final = {
 }
 #: first letters of codes, and codes, that can explain why no endpoint is ready
 _REASONS: Final = ("B", "R", "T", "E", "C3", "D6", "S1", "S5")
+#: members of metadata that are texts of their own in each object, and the kinds of which checks read
+#: them
+_READ_OF_KINDS: Final = {"resource_version": ("EndpointSlice",), "uid": ("Pod", "Service")}
 _PROJECTIONS: Final[dict[str, Readable[Object]]] = {
     readable.resource.key: readable for readable in READABLES
 }
@@ -84,11 +89,12 @@ class Investigation:
     ) -> None:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
+        self._pool = Pool()
         #: the managers of the objects in the evidence
         self._managers: dict[Selection, tuple[FieldsEntry, ...]] = {}
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
-        #: the cases after the last read, with their derived values
+        #: the cases after the last read, with their derived values; ``None``: too many to keep
         self._final_cases: tuple[ExplainCase, ...] | None = None
 
     def pending_reads(self) -> tuple[Selection, ...]:
@@ -99,9 +105,13 @@ class Investigation:
                 for selection in self._reads()
                 if not self.facts.is_answered(selection)
             }
+            self._refuse_lookups([each for each in unread if _is_lookup(each)])
+            unread = {each: None for each in unread if each not in self.facts.refusals}
             if unread:
                 return tuple(unread)
-            self._final_cases = tuple(self._cases())
+            self._pool = Pool()
+            if self._is_of_one:
+                self._final_cases = tuple(self._cases())
             self._findings = list(self._run_checks())
         return tuple(
             selection
@@ -109,10 +119,19 @@ class Investigation:
             if selection not in self._managers and not self._was_refused(selection)
         )
 
+    def _refuse_lookups(self, lookups: Sequence[Selection]) -> None:
+        """Leaves the first ``LOOKUPS_MAX`` of *lookups*, which cost a request each."""
+        for selection in lookups[LOOKUPS_MAX:]:
+            reason = (
+                f"{LOOKUPS_MAX} of {len(lookups)} addresses looked up, which takes a request each; "
+                "sliceplane lint without -n sees all"
+            )
+            self.facts.refuse(Unread(selection, "list", reason))
+
     def decoded(
         self, selection: Selection, bodies: Sequence[bytes]
     ) -> Sequence[Object] | Sequence[bytes]:
-        """Decodes one page of a list for ``on_list``; neighbours share equal members. Raises
+        """Decodes one page of a list for ``on_list``; objects share equal members. Raises
         ``msgspec.DecodeError`` for an object of another kind.
         """
         if self._findings is not None:
@@ -127,8 +146,10 @@ class Investigation:
                 raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
             # Items of lists lack their kind; these objects are not shared yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
-            if objects:
-                share(item, objects[-1])
+            for member, kinds in _READ_OF_KINDS.items():
+                if item.kind not in kinds:
+                    msgspec.structs.force_setattr(item.metadata, member, "")
+            self._pool.share(item)
             objects.append(item)
         return objects
 
@@ -313,11 +334,13 @@ class Investigation:
 
     def _checked_links(self) -> Iterator[str]:
         """Names of the links that have a check for the question, and objects to check."""
-        for link in CHAIN:
-            parts = [(link.part(case), case) for case in self._cases()]
-            checked = [(part, case) for part, case in parts if part.checks]
-            if checked and not any(part.is_silent(case) for part, case in checked):
-                yield link.name
+        is_silent: dict[str, bool] = {}
+        for case in self._cases():
+            for link in CHAIN:
+                part = link.part(case)
+                if part.checks:
+                    is_silent[link.name] = is_silent.get(link.name, False) or part.is_silent(case)
+        return (link.name for link in CHAIN if is_silent.get(link.name) is False)
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
         """Sorts findings about the Pod of the question before those about its Services."""
@@ -406,6 +429,11 @@ def _explains(finding: Finding) -> bool:
     """Returns True if *finding* can be the reason why no endpoint is ready."""
     weighs = finding.severity != "note" or finding.too_young is not None
     return weighs and finding.code.startswith(_REASONS)
+
+
+def _is_lookup(selection: Selection) -> bool:
+    is_of_pods = selection.resource is PODS.resource and not selection.namespace
+    return is_of_pods and bool(selection.field_selector)
 
 
 def _named(name: ObjectName) -> Selection:

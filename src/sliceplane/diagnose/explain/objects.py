@@ -14,15 +14,15 @@ import msgspec
 
 from sliceplane.api import scheme
 from sliceplane.api.core import (
-    Container,
+    ContainerPort,
     ContainerStatus,
     Endpoints,
     Lease,
     Namespace,
     Node,
     Pod,
-    PodSpec,
-    PodStatus,
+    PodIP,
+    PodReadinessGate,
     ResourceQuota,
     Service,
     ServiceCIDR,
@@ -43,7 +43,6 @@ from sliceplane.kit.times import time_or_zero
 
 #: lists of one object each that cost a server less than one of a whole namespace
 NAMED_MAX: Final = 8
-_ABSENT: Final = msgspec.Raw()
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
@@ -91,7 +90,11 @@ class EnvVar(Projection, frozen=True, kw_only=True):
     value: str = ""
 
 
-class FullContainer(Container, frozen=True, kw_only=True):
+class FullContainer(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    image: str = ""
+    ports: tuple[ContainerPort, ...] | None = None
+    restart_policy: str | None = None
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
@@ -130,22 +133,39 @@ class FullContainerStatus(ContainerStatus, frozen=True, kw_only=True):
     last_state: ContainerState = ContainerState()
 
 
-class FullPodSpec(PodSpec, frozen=True, kw_only=True):
+class FullPodSpec(Projection, frozen=True, kw_only=True):
+    node_name: str = ""
+    host_network: bool = False
     containers: tuple[FullContainer, ...] | None = None
     init_containers: tuple[FullContainer, ...] | None = None
+    node_selector: dict[str, str] | None = None
+    readiness_gates: tuple[PodReadinessGate, ...] | None = None
+    termination_grace_period_seconds: int | None = None
     dns_policy: str = ""
 
 
-class FullPodStatus(PodStatus, frozen=True, kw_only=True):
+class FullPodStatus(Projection, frozen=True, kw_only=True):
+    phase: str = ""
     reason: str = ""
     message: str = ""
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
+    conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[FullContainerStatus, ...] | None = None
     init_container_statuses: tuple[FullContainerStatus, ...] | None = None
+    start_time: str | None = None
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        return tuple(entry.ip for entry in self.pod_ips or ())
 
 
 class FullPod(Pod, frozen=True, kw_only=True):
-    spec: FullPodSpec = FullPodSpec()
-    status: FullPodStatus = FullPodStatus()
+    """A Pod with probes and states of containers, and without what no check reads: a query has all
+    Pods of a cluster in memory.
+    """
+
+    spec: FullPodSpec = FullPodSpec()  # type: ignore[assignment]  # narrower than ``Pod``'s
+    status: FullPodStatus = FullPodStatus()  # type: ignore[assignment]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -343,8 +363,8 @@ class FullConfigMap(Object, frozen=True, kw_only=True):
 class OwnedFields(Projection, frozen=True, kw_only=True):
     """The members of ``fieldsV1`` that show if a manager owns addresses."""
 
-    subsets: msgspec.Raw = msgspec.field(name="f:subsets", default=_ABSENT)
-    endpoints: msgspec.Raw = msgspec.field(name="f:endpoints", default=_ABSENT)
+    subsets: Projection | None = msgspec.field(name="f:subsets", default=None)
+    endpoints: Projection | None = msgspec.field(name="f:endpoints", default=None)
 
 
 class ManagedFields(Projection, frozen=True, kw_only=True):
@@ -355,7 +375,8 @@ class ManagedFields(Projection, frozen=True, kw_only=True):
     @property
     def writes_addresses(self) -> bool:
         """Returns True if the manager owns addresses, or if its fields are unknown."""
-        return self.fields is None or bool(self.fields.subsets) or bool(self.fields.endpoints)
+        fields = self.fields
+        return fields is None or fields.subsets is not None or fields.endpoints is not None
 
 
 class WrittenMeta(ObjectMeta, frozen=True, kw_only=True):
@@ -432,6 +453,11 @@ def warnings_in(namespace: str) -> Selection:
 def events_about(namespace: str, kind: str, name: str) -> Selection:
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"
     return Selection(EVENTS.resource, namespace, field_selector=fields)
+
+
+def pods_with_address(address: str) -> Selection:
+    """Selects the Pods of all namespaces; a field selector has no "or" for several addresses."""
+    return Selection(PODS.resource, field_selector=f"status.podIP={address}")
 
 
 _Jobs = Resource(group="batch", kind="Job")

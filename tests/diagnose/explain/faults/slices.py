@@ -136,6 +136,13 @@ planted(
     pod("vault-0", "pay", "node-0", "vault"),
     of_slice("shortcut", "by-hand", "10.244.0.6"),
 )
+nearly(
+    "E3 E13",
+    "a_slice_lists_a_node_where_a_pod_of_another_namespace_has_the_nodes_network",
+    pod("exporter-0", "pay", "node-0", "exporter"),
+    put("Pod/pay/exporter-0:spec.hostNetwork", True),
+    of_slice("scraped", "by-hand", "10.244.0.6"),
+)
 
 # E4, E5, E15
 

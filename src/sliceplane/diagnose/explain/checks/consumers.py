@@ -167,9 +167,8 @@ def _slices(facts: Facts) -> tuple[Listed, ...]:
 
 def _findings(facts: Facts) -> tuple[Finding, ...]:
     """Findings about all relays and proxies, the worst of each code first."""
-    slices = facts.derived(_slices)
     judged = [
-        reports.judge_report(proxy, slices, facts.now)
+        reports.judge_report(proxy, facts.derived(_slices), facts.now)
         for proxy in facts.derived(_proxies)
         if not proxy.is_late(facts.now) or _is_well_otherwise(facts, proxy)
     ]
@@ -247,14 +246,16 @@ def view_reads(case: ServiceCase) -> Iterator[Selection]:
 def view_behind(case: ServiceCase) -> Iterable[Finding]:
     """C6, about the view that is furthest behind."""
     selection = f"{SERVICE_SELECTION_PREFIX}{case.namespace}/{case.name}"
-    slices = [
-        listed(item, item.written_at)._replace(selections=(selection,)) for item in case.slices
-    ]
-    judged = [
-        judge_report(view, slices, case.now)
+    views = [
+        view
         for view in map(report_of_lease, case.of(LEASES))
         if view.report is not None and not view.is_late(case.now)
     ]
+    slices = [
+        listed(item, item.written_at)._replace(selections=(selection,))
+        for item in (case.slices if views else ())
+    ]
+    judged = [judge_report(view, slices, case.now) for view in views]
     late = sorted(
         (each for each in judged if each.is_behind),
         key=lambda each: (-each.behind_s, each.consumer.node),

@@ -7,6 +7,7 @@ A slice counts for its Service by its label alone, whatever its writer; a proxy 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from sliceplane.api.discovery import (
@@ -25,7 +26,13 @@ from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
 from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
 from sliceplane.diagnose.audit.judge import judge
 from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
-from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
+from sliceplane.diagnose.explain.objects import (
+    ENDPOINTS,
+    SERVICES,
+    SLICES,
+    FullPod,
+    pods_with_address,
+)
 
 #: addresses whose Pods are read
 FOREIGN_MAX: Final = 3
@@ -41,18 +48,19 @@ def reads(case: ServiceCase) -> Iterator[Selection]:
     if not case.slices:
         yield SLICES.in_namespace(case.namespace)
         yield SERVICES.in_namespace(case.namespace)
-    for address, _ in list(_foreign(case))[:FOREIGN_MAX]:
-        yield _pods_at(address)
+    for address, _ in _to_look_up(case):
+        yield pods_with_address(address)
 
 
 def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
     """E3, E13: addresses in slices of other managers, of a Service with a selector."""
     strays: dict[str, list[str]] = {}
-    for address, endpoint_slice in list(_foreign(case))[:FOREIGN_MAX]:
-        if not case.was_read(_pods_at(address)):
+    for address, endpoint_slice in _to_look_up(case):
+        if not case.was_read(pods_with_address(address)):
             continue
         owners = case.facts.pods_at(address)
-        elsewhere = [pod for pod in owners if pod.metadata.namespace != case.namespace]
+        # A Pod in its node's network has the node's address, which others serve as well.
+        elsewhere = [pod for pod in owners if not pod.spec.host_network]
         if elsewhere:
             yield _of_another_namespace(case, endpoint_slice, address, elsewhere[0])
         elif not owners:
@@ -98,8 +106,14 @@ def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
                 yield address, endpoint_slice
 
 
-def _pods_at(address: str) -> Selection:
-    return Selection(PODS.resource, field_selector=f"status.podIP={address}")
+def _to_look_up(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
+    """Yields the first ``FOREIGN_MAX`` foreign addresses without those of Pods of the namespace:
+    whatever else has such an address, nothing is wrong for certain.
+    """
+    for address, endpoint_slice in islice(_foreign(case), FOREIGN_MAX):
+        owners = case.facts.pods_at(address)
+        if all(pod.metadata.namespace != case.namespace for pod in owners):
+            yield address, endpoint_slice
 
 
 def _of_another_namespace(

@@ -24,7 +24,7 @@ from sliceplane.diagnose.explain.checks.pods.troubles import (
     weigh,
 )
 from sliceplane.diagnose.explain.checks.pods.workloads import cannot_make_pods, root_of, scaled_down
-from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
+from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod, pods_with_address
 
 #: seconds that the kubelet needs to end a Pod, beyond its grace period
 ENDING_S: Final = 60.0
@@ -40,17 +40,15 @@ def reads(case: PodsCase) -> Iterator[Selection]:
         return
     if isinstance(case, PodCase):
         yield from (
-            _pods_at(address)
+            pods_with_address(address)
             for pod in case.judged
             if _has_own_address(pod)
             for address in pod.status.ips[:1]
         )
     if isinstance(case, ServiceCase):
-        yield from (_pods_at(address) for address, _, _ in list(_endpoints_of_ended(case))[:1])
-
-
-def _pods_at(address: str) -> Selection:
-    return Selection(PODS.resource, field_selector=f"status.podIP={address}")
+        yield from (
+            pods_with_address(address) for address, _, _ in list(_endpoints_of_ended(case))[:1]
+        )
 
 
 def ended(case: PodsCase) -> Iterable[Finding]:

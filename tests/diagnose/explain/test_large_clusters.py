@@ -137,7 +137,9 @@ def test_lint_of_a_namespace_looks_few_addresses_up_and_names_how_many(number: i
     if number == LOOKUPS_MAX:
         assert not phrases
         return
-    assert phrases[0].startswith(f"other slices: pods ({LOOKUPS_MAX} of {number} addresses"), phrases
+    assert phrases[0].startswith(f"other slices: pods ({LOOKUPS_MAX} of {number} addresses"), (
+        phrases
+    )
     assert "other slices" not in answer.well
     assert not answer.missing_rights
 

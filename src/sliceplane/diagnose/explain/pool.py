@@ -43,7 +43,8 @@ class Pool:
             return first
         if isinstance(value, tuple):
             items = tuple([self._shared(item) for item in value])
-            return items if isinstance(value[:1], _DISTINCT) else self._first(items)
+            is_distinct = bool(items) and isinstance(items[0], _DISTINCT)
+            return items if is_distinct else self._first(items)
         if isinstance(value, dict):
             pairs = {self._shared(key): self._shared(item) for key, item in value.items()}
             return self._values.setdefault((dict, *pairs, *pairs.values()), pairs)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.deploy.helm import MANIFESTS, documents, rendered
-from tests.deploy.test_chart import VALUES
+from tests.deploy.test_chart import VALUES, WORKLOADS
 from tests.deploy.test_rights import NODE, RIGHTS_AND_WHO
 from tests.e2e.running import ROOT, Plane, kubectl, spawn, stop
 from tests.kernel.kube_proxy_table import TABLE
@@ -30,7 +30,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.timeout(900)]
 
 READY_S = 120.0
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
-NODE_NAME = "n1"
+#: what the field of a Pod gives that a container's argument names
+FROM_FIELDS = {"NODE_NAME": "n1", "POD_NAME": "sliceplane-relay-0"}
 MANIFEST_FILES = sorted(MANIFESTS.iterdir())
 #: what starts the very containers that another case starts
 SAME_AS = {
@@ -103,11 +104,19 @@ def put_certificate(plane: Plane, folder: Path) -> None:
         (folder / name).write_bytes((pki / own).read_bytes())
 
 
+def replaced(argument: str) -> str:
+    """As a kubelet fills it from the container's ``env``."""
+    for name, value in FROM_FIELDS.items():
+        argument = argument.replace(f"$({name})", value)
+    assert "$(" not in argument, "say in FROM_FIELDS what it is"
+    return argument
+
+
 @contextlib.contextmanager
 def started(
     node: Host, container: dict[str, Any], kubeconfig: Path, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [text.replace("$(NODE_NAME)", NODE_NAME) for text in container["args"]]
+    arguments = [replaced(text) for text in container["args"]]
     for mount in container.get("volumeMounts", ()):
         if mount["name"] == "tls":
             arguments = [
@@ -194,9 +203,7 @@ def monitored(found: list[dict[str, Any]], pod: dict[str, Any]) -> list[tuple[in
 
 
 def pods_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")
-    ]
+    return [each["spec"]["template"] for each in found if each["kind"] in WORKLOADS]
 
 
 def rights_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

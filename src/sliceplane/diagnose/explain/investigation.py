@@ -41,7 +41,7 @@ from sliceplane.diagnose.explain.objects import (
     Readable,
     warnings_in,
 )
-from sliceplane.diagnose.explain.pool import Pool
+from sliceplane.diagnose.explain.pool import MemberPool
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.explain.summary import summarize
 from sliceplane.diagnose.explain.writers import (
@@ -89,7 +89,7 @@ class Investigation:
     ) -> None:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
-        self._pool = Pool()
+        self._pool = MemberPool()
         #: the managers of the objects in the evidence
         self._managers: dict[Selection, tuple[FieldsEntry, ...]] = {}
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
@@ -109,7 +109,7 @@ class Investigation:
             unread = {each: None for each in unread if each not in self.facts.refusals}
             if unread:
                 return tuple(unread)
-            self._pool = Pool()
+            self._pool = MemberPool()
             if self._is_of_one:
                 self._final_cases = tuple(self._cases())
             self._findings = list(self._run_checks())

@@ -1,7 +1,7 @@
 """Members that objects of one query have in common, each kept once.
 
 A decoded Pod is mostly text and structures that other objects have as well: names of nodes and
-Pods, labels, addresses, conditions, containers of a template. A ``Pool`` replaces each of them by
+Pods, labels, addresses, conditions, containers of a template. A ``MemberPool`` replaces each of them by
 the first equal one, in whatever order lists arrive. It is dropped when all lists are read.
 """
 
@@ -19,7 +19,7 @@ from sliceplane.diagnose.explain.objects import FullPodStatus
 _DISTINCT: Final = (Object, ObjectMeta, ObjectReference, FullPodStatus, SliceEndpoint)
 
 
-class Pool:
+class MemberPool:
     """Owned by one ``investigation.Investigation``."""
 
     def __init__(self) -> None:

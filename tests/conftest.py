@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-longest",
         action="store_true",
-        help=f"write {LONGEST_FILES.name} anew after this run",
+        help=f"write {LONGEST_FILES.name} anew after this run, of no more workers than cores",
     )
 
 

@@ -89,10 +89,10 @@ def _name(text: str) -> str:
 )
 @option(
     "--listen",
-    "Serve there, with TLS.",
+    "Serve there, with TLS.  [default: 127.0.0.1:6444]",
     ("127.0.0.1", 6444),
     type=LISTEN,
-    show_default="127.0.0.1:6444",
+    show_default=False,
 )
 @option("--tls-cert-file", "Certificate of this relay (PEM).", type=EXISTING_FILE, required=True)
 @option("--tls-private-key-file", "And its key.", type=EXISTING_FILE, required=True)

@@ -279,7 +279,13 @@ _HOST_PORT: Final = ParsedType("host:port", _parse_host_port)
     ],
 )
 @choice("--for kind", "The program.", ("envoy", "grpc"), required=True)
-@option("--server", "Where we serve.", _PLAIN, type=_HOST_PORT, show_default="127.0.0.1:18000")
+@option(
+    "--server",
+    "Where we serve.  [default: 127.0.0.1:18000]",
+    _PLAIN,
+    type=_HOST_PORT,
+    show_default=False,
+)
 @switch("--insecure", "Without TLS, on this machine.")
 @string("--ca-file", "PATH", "Authority of the server's certificate.")
 @string("--cert-file", "PATH", "The client's certificate.")
@@ -340,11 +346,12 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
 )
 @option(
     "--server servers",
-    "The --metrics-bind-address of a server; may be given several times.",
+    "The --metrics-bind-address of a server; may be given several times.  "
+    "[default: 127.0.0.1:18001]",
     (PAGES,),
     type=_HOST_PORT,
     multiple=True,
-    show_default="127.0.0.1:18001",
+    show_default=False,
 )
 @output_option
 def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:

@@ -164,11 +164,11 @@ client_options = with_options(
 
 listen_option = option(
     "--listen",
-    "Answer there, over UDP and TCP; may be given several times.",
+    "Answer there, over UDP and TCP; may be given several times.  [default: 127.0.0.1:53]",
     (("127.0.0.1", 53),),
     type=LISTEN,
     multiple=True,
-    show_default="127.0.0.1:53",
+    show_default=False,
 )
 
 

@@ -241,12 +241,12 @@ def test_large_answers_over_tcp_are_charged_before_they_are_made(
     for _ in range(20):
         answer = server.answer(packet, "10.9.0.1", "tcp", NOW)
         assert isinstance(answer, bytes)
-        rcodes.append(dns.message.from_wire(answer).rcode())
+        rcodes.append(answer[3] & 15)  # to read the records would take longer than to make them
     assert rcodes[0] == dns.rcode.NOERROR
     assert rcodes[-1] == dns.rcode.REFUSED
     other = server.answer(packet, "10.9.0.2", "tcp", NOW)
     assert isinstance(other, bytes)
-    assert dns.message.from_wire(other).rcode() == dns.rcode.NOERROR
+    assert other[3] & 15 == dns.rcode.NOERROR
 
 
 def forwarded(

@@ -4,6 +4,8 @@ commands.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 import subprocess
 from typing import Any
@@ -11,7 +13,16 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from click.testing import CliRunner
-from tests.deploy.helm import CHART, KUBERNETES, MANIFESTS, ROOT, documents, helm, rendered
+from tests.deploy.helm import (
+    CHART,
+    KUBERNETES,
+    MANIFESTS,
+    PROCESS,
+    ROOT,
+    documents,
+    helm,
+    rendered,
+)
 from tools.make_manifests import FILES, POLICY_KIND, manifest
 
 import sliceplane
@@ -142,8 +153,14 @@ def test_helm_finds_nothing_wrong(values: tuple[str, ...]) -> None:
         flag for flag in values if not flag.startswith("--api-versions")
     ]  # of "template" alone
     command = [helm(), "lint", "--strict", "--kube-version", KUBERNETES, str(CHART), *known]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=PROCESS)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@functools.cache
+def validate(document: str) -> None:
+    """Once for each document: most are the same with many values, and each reads all schemas."""
+    kubernetes_validate.validate(json.loads(document), "1.36", strict=True)
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -154,7 +171,7 @@ def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
         if document["kind"] == "ServiceMonitor":  # of the Prometheus operator, not of Kubernetes
             assert document["apiVersion"] == "monitoring.coreos.com/v1"
             continue
-        kubernetes_validate.validate(document, "1.36", strict=True)
+        validate(json.dumps(document))
 
 
 @pytest.mark.parametrize(
@@ -184,20 +201,25 @@ def test_wrong_values_are_refused_with_their_name(values: tuple[str, ...], told:
         check=False,
         capture_output=True,
         text=True,
+        env=PROCESS,
     )
     assert done.returncode != 0
     assert told in done.stderr
 
 
+@functools.cache
+def flags_of(command: str) -> set[str]:
+    text = CliRunner().invoke(main, [command, "--help"]).output
+    return set(re.findall(r"--[a-z0-9-]+", text))
+
+
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_the_commands_know_every_flag_of_the_containers(values: tuple[str, ...]) -> None:
-    runner = CliRunner()
     pods = [each for each in documents(rendered(*values)) if each["kind"] in WORKLOADS]
     assert pods
     for each in pods:
         command, *flags = each["spec"]["template"]["spec"]["containers"][0]["args"]
-        known = set(re.findall(r"--[a-z0-9-]+", runner.invoke(main, [command, "--help"]).output))
-        assert {flag.partition("=")[0] for flag in flags} <= known
+        assert {flag.partition("=")[0] for flag in flags} <= flags_of(command)
 
 
 def test_selectors_find_their_pods_and_no_others() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.helm import MANIFESTS, documents, rendered
+from tests.deploy.helm import MANIFESTS, a_list, documents, rendered
 from tests.deploy.test_chart import VALUES, WORKLOADS
 from tests.deploy.test_rights import NODE, RIGHTS_AND_WHO
 from tests.e2e.running import ROOT, Plane, kubectl, spawn, stop
@@ -82,7 +82,7 @@ def account(plane: Plane, pod: dict[str, Any], found: list[dict[str, Any]], fold
     if any.
     """
     rights = [each for each in found if each["kind"] in RIGHTS_AND_WHO]
-    kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump_all(rights))
+    kubectl(plane, "apply", "-f", "-", document=a_list(rights))
     name = pod["serviceAccountName"]
     config = yaml.safe_load(Path(plane.kubeconfig).read_text())
     token = kubectl(plane, "create", "token", name, "-n", "kube-system").strip()

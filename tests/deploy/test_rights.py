@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from tests.deploy.helm import documents, rendered
+from tests.deploy.helm import a_list, documents, rendered
 from tests.e2e.running import ROOT, Plane, kubectl, running_plane
 from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Net
@@ -110,7 +110,7 @@ def installed(plane: Plane, folder: Path, component: str, *values: str) -> tuple
     name.
     """
     wanted = [each for each in documents(rendered(*values)) if each["kind"] in RIGHTS_AND_WHO]
-    kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump_all(wanted))
+    kubectl(plane, "apply", "-f", "-", document=a_list(wanted))
     account = f"sliceplane-{component}"
     token = kubectl(plane, "create", "token", account, "-n", "kube-system").strip()
     config = yaml.safe_load(Path(plane.kubeconfig).read_text())

@@ -241,12 +241,12 @@ def test_large_answers_over_tcp_are_charged_before_they_are_made(
     for _ in range(20):
         answer = server.answer(packet, "10.9.0.1", "tcp", NOW)
         assert isinstance(answer, bytes)
-        rcodes.append(dns.message.from_wire(answer).rcode())
+        rcodes.append(answer[3] & 15)  # to read the records would take longer than to make them
     assert rcodes[0] == dns.rcode.NOERROR
     assert rcodes[-1] == dns.rcode.REFUSED
     other = server.answer(packet, "10.9.0.2", "tcp", NOW)
     assert isinstance(other, bytes)
-    assert dns.message.from_wire(other).rcode() == dns.rcode.NOERROR
+    assert other[3] & 15 == dns.rcode.NOERROR
 
 
 def forwarded(
@@ -264,48 +264,67 @@ def forwarded(
     return reached
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has time for a tenth of what it has time for, so that a tenth of the questions
+    shows who gets which share.
+    """
+    for name in ("UDP_WORK_PER_S", "UDP_WORK_MIN", "TCP_WORK_PER_S"):
+        monkeypatch.setattr(clients, name, getattr(clients, name) // 10)
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_client_may_use_all_that_the_server_has_time_for() -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server
-    assert forwarded(server, "10.9.0.1", 40_000) == 40_000
-    assert forwarded(server, "10.9.0.2", 1000) == 1000, "a client that comes later loses nothing"
-    assert forwarded(server, "10.9.0.1", 2000, is_cached=False) == 2000
+    assert forwarded(server, "10.9.0.1", 4000) == 4000
+    assert forwarded(server, "10.9.0.2", 100) == 100, "a client that comes later loses nothing"
+    assert forwarded(server, "10.9.0.1", 200, is_cached=False) == 200
 
 
+def test_a_share_of_the_work_is_some_ten_thousand_questions() -> None:
+    server = Cluster(config=AnswerConfig(forwards=True)).server
+    server.on_second(is_overloaded=True)
+    assert 9000 < forwarded(server, "10.9.0.1", 13_000) < 12_000
+
+
+@pytest.mark.usefixtures("slow")
 def test_shares_hold_for_a_minute_after_an_overload() -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server
     server.on_second(is_overloaded=True)
     for second in range(clients.OVERLOAD_S):
         if second in (0, 1, clients.OVERLOAD_S // 2, clients.OVERLOAD_S - 1):
-            assert 9000 < forwarded(server, "10.9.0.1", 20_000) < 12_000
-            assert forwarded(server, "10.9.0.2", 3000) == 3000, "a modest client loses nothing"
+            assert 900 < forwarded(server, "10.9.0.1", 2000) < 1200
+            assert forwarded(server, "10.9.0.2", 300) == 300, "a modest client loses nothing"
         server.on_second()
-    assert forwarded(server, "10.9.0.1", 20_000) == 20_000
+    assert forwarded(server, "10.9.0.1", 2000) == 2000
 
 
+@pytest.mark.usefixtures("slow")
 def test_shares_become_smaller_as_long_as_an_overload_goes_on() -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server
     reached = []
     for _ in range(6):
         server.on_second(is_overloaded=True)
-        reached.append(forwarded(server, "10.9.0.1", 12_000))
+        reached.append(forwarded(server, "10.9.0.1", 1200))
     assert [round(reached[0] / count) for count in reached] == [1, 2, 4, 8, 8, 8]
     server.on_second()
-    assert forwarded(server, "10.9.0.1", 12_000) == reached[-1]
+    assert forwarded(server, "10.9.0.1", 1200) == reached[-1]
     for _ in range(clients.OVERLOAD_S):
         server.on_second()
     server.on_second(is_overloaded=True)
-    assert forwarded(server, "10.9.0.1", 12_000) == reached[0]
+    assert forwarded(server, "10.9.0.1", 1200) == reached[0]
 
 
+@pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
 def test_a_question_that_an_upstream_is_asked_for_is_charged_for_that(transport: str) -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server
     server.on_second(is_overloaded=True)
-    cached = forwarded(server, "10.9.0.1", 15_000, transport=transport)
+    cached = forwarded(server, "10.9.0.1", 1500, transport=transport)
     server.on_second()
-    asked = forwarded(server, "10.9.0.1", 15_000, transport=transport, is_cached=False)
+    asked = forwarded(server, "10.9.0.1", 1500, transport=transport, is_cached=False)
     assert 4 * asked < cached
-    assert forwarded(server, "10.9.0.2", 500, transport=transport, is_cached=False) == 500
+    assert forwarded(server, "10.9.0.2", 50, transport=transport, is_cached=False) == 50
 
 
 def test_buckets_of_the_rate_limit_keep_no_names() -> None:

@@ -180,16 +180,17 @@ class Reader:
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Answer(done.exit_code, done.output)
 
-    def requested(self, name: str) -> set[Right]:
+    def requested(self, name: str) -> tuple[set[Right], Answer]:
         """Runs the command, and returns the rights that the server's audit log says it used."""
         self._wait_for_log()
         offset = self._audit_log.stat().st_size
-        self.run(name)
+        answer = self.run(name)
         self._wait_for_log()
         with self._audit_log.open() as log:
             log.seek(offset)
             events = [json.loads(line) for line in log]
-        return {_right(event) for event in events if event["user"]["username"].endswith(":reader")}
+        own = [event for event in events if event["user"]["username"].endswith(":reader")]
+        return {_right(event) for event in own}, answer
 
     def _wait_for_log(self) -> None:
         """Waits until the log has all requests so far: a request of its own comes last."""
@@ -256,16 +257,20 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def requests(reader: Reader) -> dict[str, set[Right]]:
+def with_the_role(reader: Reader) -> dict[str, tuple[set[Right], Answer]]:
     reader.grant(ROLE["rules"])
     return {name: reader.requested(name) for name in COMMANDS}
 
 
 @pytest.fixture(scope="module")
-def whole(reader: Reader, requests: dict[str, set[Right]]) -> dict[str, Answer]:
+def requests(with_the_role: dict[str, tuple[set[Right], Answer]]) -> dict[str, set[Right]]:
+    return {name: rights for name, (rights, _) in with_the_role.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(with_the_role: dict[str, tuple[set[Right], Answer]]) -> dict[str, Answer]:
     """The answers with all rights of the role."""
-    reader.grant(ROLE["rules"])
-    return {name: reader.run(name) for name in COMMANDS}
+    return {name: answer for name, (_, answer) in with_the_role.items()}
 
 
 def test_the_role_is_what_commands_request(requests: dict[str, set[Right]]) -> None:
@@ -311,10 +316,9 @@ def _is_named(text: str, resource: str) -> bool:
     return resource.partition(".")[0] in " ".join(text.split())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_with_view_alone_nothing_is_forbidden_without_a_remedy(
-    reader: Reader, whole: dict[str, Answer], name: str
-) -> None:
+@pytest.fixture(scope="module")
+def with_view(reader: Reader, whole: dict[str, Answer]) -> Reader:
+    """A reader with the rights of ClusterRole ``view`` in all namespaces."""
     view = [
         {"apiGroups": ["", "apps", "batch", "discovery.k8s.io", "networking.k8s.io"]}
         | {"resources": [r.partition(".")[0] for r in RESOURCES if not r.startswith("/")]}
@@ -323,7 +327,14 @@ def test_with_view_alone_nothing_is_forbidden_without_a_remedy(
     cluster_scoped = {"nodes", "servicecidrs"}
     view[0]["resources"] = [r for r in view[0]["resources"] if r not in cluster_scoped]
     reader.grant(view)
-    answer = reader.run(name)
+    return reader
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_with_view_alone_nothing_is_forbidden_without_a_remedy(
+    with_view: Reader, whole: dict[str, Answer], name: str
+) -> None:
+    answer = with_view.run(name)
     assert answer.exit_code in (0, 1, 2), answer.text
     assert "forbidden" not in answer.text or "to grant it: kubectl" in answer.text, answer.text
     assert answer.codes <= whole[name].codes, answer.text

@@ -97,7 +97,7 @@ def test_an_own_create_that_the_cache_does_not_show_is_repeated(
     many.
     """
     monkeypatch.setattr(Expectations, "pending", lambda self, key, now: None)
-    assert found("none,watch-delay=0.9", 25, first=2) & {
+    assert found("none,watch-delay=0.9", 25, first=5) & {
         "no-part-fails",
         "bounded-writes",
         "replicas",
@@ -120,7 +120,7 @@ def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
     happens.
     """
     monkeypatch.setattr(WorkQueue, "add_rate_limited", lambda self, key, now: None)
-    assert found(first=8) - {"no-part-fails"}
+    assert found(first=3) - {"no-part-fails"}
 
 
 def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_endpoints_are_written_once_and_never_again(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirroring, "mirror_of", lambda endpoints, most: Mirror())
-    assert found("none", steps=100, first=2, controllers=OLDER) == {"mirror-true"}
+    assert found("none", first=3, controllers=OLDER) == {"mirror-true"}
 
 
 def test_pods_of_a_node_that_is_gone_are_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:

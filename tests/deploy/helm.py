@@ -58,7 +58,9 @@ def _from_layer(folder: Path) -> bytes:
 
 @functools.cache
 def rendered(*flags: str, release: str = "sliceplane", namespace: str = "kube-system") -> str:
-    """What ``helm template`` prints, once for the same flags.  Fails the test with helm's words if it refuses."""
+    """What ``helm template`` prints, once for the same flags.  Fails the test with helm's words if
+    it refuses.
+    """
     return run(
         helm(),
         "template",

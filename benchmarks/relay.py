@@ -56,7 +56,8 @@ class RelayProcess(Process):
     def __init__(self, server: PlaneProcess, folder: Path) -> None:
         pki = server.kubeconfig.parent / "pki"
         super().__init__(
-            *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "warning"),
+            # A line about a busy machine would load the log's libraries in some runs, and not in all.
+            *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "error"),
             *("--upstream", str(server.kubeconfig), "--listen", "127.0.0.1:0"),
             *("--tls-cert-file", str(pki / "apiserver.crt")),
             *("--tls-private-key-file", str(pki / "apiserver.key")),
@@ -163,13 +164,14 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
         relay = stack.enter_context(RelayProcess(server, folder))
         writes = Writes(client)
         since = (await client.list(EndpointSlices)).resource_version
-        idle_mib = relay.rss_mib()
+        # What the first watchers load is no memory of those who follow.
         places = {
             "direct": (server.kubeconfig, watchers),
             "few": (server.kubeconfig, FEW_WATCHERS),
-            "behind": (relay.kubeconfig, watchers),
             "few behind": (relay.kubeconfig, FEW_WATCHERS),
+            "behind": (relay.kubeconfig, watchers),
         }
+        relay_mib: dict[str, float] = {}
         spent: dict[str, list[tuple[float, float]]] = {where: [] for where in places}
         for _ in range(turns):
             for where, (kubeconfig, number) in places.items():
@@ -186,10 +188,12 @@ async def measure(watchers: int, turns: int, count: int) -> list[Result]:
                             (relay.cpu_s() - before[1]) / count * 1e3,
                         )
                     )
-                    if where == "behind":
-                        child_kib = max(relay.rss_mib() - idle_mib, 0.0) / watchers * 1024
+                    # Later turns have memory that former fleets left.
+                    relay_mib.setdefault(where, relay.rss_mib())
+    grown_mib = max(relay_mib["behind"] - relay_mib["few behind"], 0.0)
+    child_kib = grown_mib / (watchers - FEW_WATCHERS) * 1024
     what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
-    direct, few, behind, _ = (
+    direct, few, _, behind = (
         statistics.median(server_ms for server_ms, _ in spent[where]) for where in places
     )
     of_relay, of_few = (

@@ -10,6 +10,7 @@ passed on, and no page that is its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import pickle
 import resource
@@ -168,18 +169,14 @@ class ReaderRelay(Relay):
 
 
 async def _serve(config: ReaderConfig) -> None:
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with ReaderRelay(config) as reader:
         gc.freeze()
-        loop.add_signal_handler(STOP, stop.set)
+        working = asyncio.create_task(reader.run())
+        loop.add_signal_handler(STOP, working.cancel)
         loop.add_signal_handler(DRAIN, reader.listener.drain)
-        tasks = {asyncio.create_task(reader.run()), asyncio.create_task(stop.wait())}
-        ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            task.cancel()
-        for task in ended:
-            task.result()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
 
 
 def main() -> None:

@@ -94,6 +94,20 @@ def test_seed_314_an_unready_pod_is_a_warning_if_it_is_published() -> None:
     assert severities(world.explain())["R6"] == "warning"
 
 
+def test_seed_2307_a_pod_without_a_node_is_a_warning_while_a_published_one_runs() -> None:
+    world = healthy(2)
+    make_unready(world, "cart-0", "cart-1")
+    pending = world.get("Pod", "shop", "cart-1")
+    pending["spec"].pop("nodeName")
+    pending["status"] = {"phase": "Pending"}
+    assert severities(world.explain())["R1"] == "error"
+    spec_of(world)["publishNotReadyAddresses"] = True
+    assert severities(world.explain())["R1"] == "warning"
+    status = world.get("Pod", "shop", "cart-0")["status"]["containerStatuses"][0]
+    status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert severities(world.explain())["R1"] == "error"
+
+
 def test_seed_210_a_node_whose_endpoint_serves_while_it_leaves_drops_nothing() -> None:
     world = healthy()
     spec_of(world)["internalTrafficPolicy"] = "Local"

@@ -155,8 +155,8 @@ class PodsCase(ExplainCase):
         return False
 
     @property
-    def publishes_unready(self) -> bool:
-        """Returns True if Pods are endpoints before they are ready, as requested."""
+    def is_served_by_unready(self) -> bool:
+        """Returns True if a Pod that runs is an endpoint before it is ready, as requested."""
         return False
 
 
@@ -254,9 +254,14 @@ class ServiceCase(PodsCase):
             and question.protocol in ("", port.protocol)
         )
 
-    @property
-    def publishes_unready(self) -> bool:
-        return self.service.spec.publish_not_ready_addresses
+    @cached_property
+    def is_served_by_unready(self) -> bool:
+        return self.service.spec.publish_not_ready_addresses and any(
+            status.state.running is not None
+            for pod in self.selected
+            if not pod.has_ended
+            for status in pod.status.container_statuses or ()
+        )
 
     @cached_property
     def selector(self) -> dict[str, str]:

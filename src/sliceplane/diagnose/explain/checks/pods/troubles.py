@@ -44,10 +44,6 @@ class Trouble(NamedTuple):
     certainty: Certainty = "certain"
 
 
-#: codes of Pods that run: if they are published before they are ready, connections reach them
-_PUBLISHED: Final = ("R6", "R7")
-
-
 class Weight(NamedTuple):
     """The severity of a trouble; ``too_young``: not known yet."""
 
@@ -61,8 +57,8 @@ def weigh(case: PodsCase, trouble: Trouble) -> Weight | None:
         patience = STARTING_S if trouble.is_sure else max(SLOW_S, 2 * trouble.allowed_s)
         return Weight("warning") if trouble.age_s >= patience else None
     if trouble.is_sure or trouble.age_s >= trouble.allowed_s:
-        is_published = case.publishes_unready and trouble.code in _PUBLISHED
-        return Weight("warning" if is_published or case.is_served_by_leaving else "error")
+        is_reached = case.is_served_by_unready or case.is_served_by_leaving
+        return Weight("warning" if is_reached else "error")
     if trouble.age_s >= 2 * STARTING_S:
         return Weight("warning")
     return Weight("note", TooYoung(trouble.age_s, min(trouble.allowed_s, 2 * STARTING_S)))
@@ -89,10 +85,10 @@ def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
         return f"{count(len(pods), 'endpoint')} fewer; the others serve"
     if case.subject.kind == "Pod":
         return "it is no ready endpoint"
-    if case.publishes_unready:
+    if case.is_served_by_unready:
         return (
-            "no Pod is ready, and connections reach them all the same: publishNotReadyAddresses "
-            "is true"
+            "no Pod is ready, and connections reach those that run all the same: "
+            "publishNotReadyAddresses is true"
         )
     return "no endpoint is ready: every node refuses connections"
 

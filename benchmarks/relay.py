@@ -56,7 +56,7 @@ class RelayProcess(Process):
     def __init__(self, server: PlaneProcess, folder: Path) -> None:
         pki = server.kubeconfig.parent / "pki"
         super().__init__(
-            # A line about a busy machine would load the log's libraries in some runs, and not in all.
+            # A warning that the machine is busy would load the log's libraries, in some runs only.
             *(sys.executable, "-m", "sliceplane", "relay", "--log-level", "error"),
             *("--upstream", str(server.kubeconfig), "--listen", "127.0.0.1:0"),
             *("--tls-cert-file", str(pki / "apiserver.crt")),

@@ -266,8 +266,8 @@ def forwarded(
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has time for a tenth of what it has time for, so that a tenth of the questions
-    shows who gets which share.
+    """The server does a tenth of its work in a second, so that a tenth of the questions shows who
+    gets which share.
     """
     for name in ("UDP_WORK_PER_S", "UDP_WORK_MIN", "TCP_WORK_PER_S"):
         monkeypatch.setattr(clients, name, getattr(clients, name) // 10)

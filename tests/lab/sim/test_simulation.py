@@ -56,7 +56,7 @@ def run(
 
 @functools.cache
 def held(seed: int, steps: int, faults: str, workload: str = "full") -> RunVerdict:
-    """What several tests look at, of a simulator in which nothing is broken."""
+    """Runs a simulator in which nothing is broken, once for all tests that look at the verdict."""
     return run(seed, steps, faults, workload=workload)
 
 
